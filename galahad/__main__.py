@@ -1,0 +1,3 @@
+from galahad.cli import main
+
+main()

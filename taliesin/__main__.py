@@ -1,0 +1,3 @@
+from taliesin.cli import main
+
+main()
