@@ -289,7 +289,7 @@ def extract(text: str, *, in_reasoning: bool = False) -> Extraction:
     `in_reasoning` says that the prompt already opened the reasoning, as some chat templates do.
     """
     folded = _fold(text)
-    start, finished = _answer_start(folded, in_reasoning)
+    start, finished = after_reasoning(folded, in_reasoning)
     if not finished:
         stated = _last_box(folded, 0) or _last_stated(folded, 0)
         return Extraction(None, None, "unfinished" if stated else "no-answer", stated[1] if stated else None)
@@ -300,7 +300,7 @@ def extract(text: str, *, in_reasoning: bool = False) -> Extraction:
     return Extraction(reading.value, reading.expression, reading.reason, span)
 
 
-def _answer_start(text: str, in_reasoning: bool) -> tuple[int, bool]:
+def after_reasoning(text: str, in_reasoning: bool) -> tuple[int, bool]:
     """Where the answer part begins (after the last closing tag), and whether the reasoning before it was closed."""
     start, is_open = 0, in_reasoning
     for tag in _REASONING_TAG.finditer(text):
