@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from taliesin import __version__, console
+from taliesin.cli import model
 
 app = typer.Typer(
     help="Byte-exact KV blocks on llama.cpp: save, graft, verify.",
@@ -34,6 +35,9 @@ def _common(
     ] = False,
 ) -> None:
     console.set_quiet(quiet)
+
+
+app.add_typer(model.commands, name="model")
 
 
 def main() -> None:
