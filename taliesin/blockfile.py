@@ -187,6 +187,10 @@ class Identity(NamedTuple):
     mtime_ns: int
     ctime_ns: int
 
+    @property
+    def stamp(self) -> str:
+        return ":".join(map(str, self))
+
 
 def identity_of(status: os.stat_result) -> Identity:
     return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
@@ -247,7 +251,8 @@ def _sub_object(value: object, key: str, names: set[str], where: object) -> dict
     return value
 
 
-def _is_digest(value: object) -> bool:
+def is_digest(value: object) -> bool:
+    """Whether `value` is a SHA-256 in lower-case hexadecimal."""
     return isinstance(value, str) and _HEX64.fullmatch(value) is not None
 
 
@@ -256,7 +261,7 @@ def _certificate(value: object, where: object) -> Certificate | None:
         return None
     fields = _sub_object(value, "certificate", {"probe", "sha256", "greedy"}, where)
     digests = fields["sha256"]
-    if not isinstance(digests, list) or not digests or not all(map(_is_digest, digests)):
+    if not isinstance(digests, list) or not digests or not all(map(is_digest, digests)):
         raise FormatError("meta field certificate.sha256 is not a list of digests", where=where)
     return Certificate(
         _ids(fields["probe"], "certificate.probe", where),
@@ -277,7 +282,7 @@ def _source(value: object, where: object) -> Source | None:
     if value is None:
         return None
     fields = _sub_object(value, "source", {"sha256", "bytes"}, where)
-    if not _is_digest(fields["sha256"]) or not _is_int(fields["bytes"]) or fields["bytes"] < 0:
+    if not is_digest(fields["sha256"]) or not _is_int(fields["bytes"]) or fields["bytes"] < 0:
         raise FormatError("meta field source is malformed", expected="sha256 and bytes", got=fields, where=where)
     return Source(fields["sha256"], fields["bytes"])
 
@@ -737,16 +742,18 @@ class BlockFile:
 
         _in_threads([check(index) for index in range(self.layout.n_chunks)], threads)
 
-    def file_digest(self, sink: Callable[[memoryview], object] | None = None) -> str:
-        """SHA-256 of the whole file, which is the block's id; each piece read also goes to `sink`."""
-        sha = hashlib.sha256()
-        buffer = memoryview(bytearray(1 << 20))
+    def file_bytes(self) -> Iterator[bytes]:
+        """The whole file, piece by piece."""
         offset = 0
-        while n := os.preadv(self._fd, [buffer], offset):
-            sha.update(buffer[:n])
-            if sink is not None:
-                sink(buffer[:n])
-            offset += n
+        while piece := os.pread(self._fd, CHUNK_BYTES, offset):
+            yield piece
+            offset += len(piece)
+
+    def file_digest(self) -> str:
+        """SHA-256 of the whole file, which is the block's id."""
+        sha = hashlib.sha256()
+        for piece in self.file_bytes():
+            sha.update(piece)
         return sha.hexdigest()
 
     def _read_payload(self, views: Sequence[memoryview], offset: int) -> None:

@@ -1,0 +1,859 @@
+"""A folder of blocks with names, an index and a lock (docs/format.md, "Library").
+
+Promises: a block is either completely there or not there, whatever kills a writer; names never become paths; symbolic
+links are not followed; readers need no lock. Deliberately does not know: what a recipe or a payload means, and whether
+a block suits an engine.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import time
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Literal, NamedTuple, Self, cast
+from urllib.parse import unquote_to_bytes
+
+from taliesin import blockfile
+from taliesin.blockfile import SUFFIX, BlockFile, BlockHeader, Part, canonical_json, identity_of, is_digest
+from taliesin.errors import (
+    FormatError,
+    StoreDamaged,
+    StoreFull,
+    StoreLocked,
+    StoreMissing,
+    UnsupportedVersion,
+    UsageError,
+)
+from taliesin.index import BlockRow, Index, RefRow
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+    from filelock import FileLock
+
+    from taliesin import bundle
+    from taliesin.check import CheckReport
+
+VERSION = 1
+_MARKER = "library.json"
+_FORMAT = "taliesin-library"
+_FOLDERS = ("blocks", "refs", "quarantine", "tmp")
+_INDEX = "index.sqlite3"
+_LOCK = "lock"
+OWN_NAMES = frozenset((_MARKER, _LOCK, _INDEX, f"{_INDEX}-wal", f"{_INDEX}-shm", f"{_INDEX}-journal", *_FOLDERS))
+_REF_SUFFIX = b".json"
+_MAX_NAME_CHARS = 200
+_MAX_NAME_BYTES = 240
+_MAX_REF_BYTES = 4096
+_ID_PREFIX = re.compile(r"[0-9a-f]{8,64}")
+# A change within the clock tick of an earlier one leaves the change time as it was: a file this young proves nothing.
+_RACY_SECONDS = 2.0
+
+Policy = Literal["always", "once", "never"]
+POLICIES: tuple[Policy, ...] = ("always", "once", "never")
+
+
+class BlockInfo(NamedTuple):
+    """One line of a listing: a name and the block it leads to, or a block without a name.
+
+    created: UTC, ISO 8601; last_used: Unix time, None if never; recipe_id: SHA-256 of the canonical recipe; problem:
+    why the block cannot be used, with the fields that are not known then empty or 0.
+    """
+
+    name: str | None
+    id: str
+    title: str
+    created: str
+    equals: str
+    n_tokens: int
+    n_tail: int
+    file_bytes: int
+    payload_bytes: int
+    part: Part
+    recipe_id: str
+    root: str
+    pinned: bool
+    last_used: float | None
+    problem: str | None
+
+
+class GcReport(NamedTuple):
+    """removed: lines of the listing, in order of removal. Pinned blocks can exceed the budget."""
+
+    removed: list[BlockInfo]
+    freed_bytes: int
+    kept_bytes: int
+    budget_bytes: int
+
+
+class ImportReport(NamedTuple):
+    """added: names that came in; present: names that led to the same block already."""
+
+    added: list[BlockInfo]
+    present: list[str]
+
+
+# Within `Library`, `list` is the method.
+Listing = list[BlockInfo]
+
+
+def checked_name(name: str) -> str:
+    """`name` in NFC.
+
+    Raises:
+        UsageError: empty, too long, with a control character, or with a space at an end.
+    """
+    name = unicodedata.normalize("NFC", name)
+    if not name or len(name) > _MAX_NAME_CHARS:
+        raise UsageError(
+            "a block's name has a wrong length", expected=f"1 to {_MAX_NAME_CHARS} characters", got=len(name)
+        )
+    for char in name:
+        # Joiners are part of the spelling in several scripts; other format characters can only mislead.
+        if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") and char not in "\u200c\u200d":
+            raise UsageError("a block's name holds a control character", got=repr(name))
+    if name != name.strip():
+        raise UsageError("a block's name begins or ends with a space", got=repr(name))
+    if len(_ref_file(name)) > _MAX_NAME_BYTES:
+        raise UsageError(
+            "a block's name is too long for a file name", expected=f"{_MAX_NAME_BYTES} bytes", got=len(_ref_file(name))
+        )
+    return name
+
+
+def _ref_file(name: str) -> bytes:
+    """The file name of a ref, as bytes, so that it does not depend on the locale."""
+    raw = re.sub(rb"[/\\%]|^\.", lambda match: b"%%%02X" % ord(match[0]), name.encode())
+    return raw + _REF_SUFFIX
+
+
+def _name_of_ref_file(file: bytes) -> str | None:
+    """The name that `file` stands for; None if no name has that file name."""
+    try:
+        name = unquote_to_bytes(file.removesuffix(_REF_SUFFIX)).decode()
+        return name if checked_name(name) == name and _ref_file(name) == file else None
+    except (UnicodeDecodeError, UsageError):
+        return None
+
+
+def default_path() -> Path:
+    """Where a user's library is unless told otherwise."""
+    from platformdirs import user_data_path
+
+    return user_data_path("taliesin") / "library"
+
+
+class Library:
+    """A library folder. Safe for several processes; one object is for one thread."""
+
+    def __init__(self, path: Path | None = None, create: bool = True, *, lock_seconds: float = 30.0) -> None:
+        """Open the library at `path` (default: `default_path()`), with `create` make it if it is not there.
+
+        lock_seconds: how long a writer waits for another one.
+
+        Raises:
+            StoreMissing: no library there. FormatError: a folder with other things in it. UnsupportedVersion: a newer
+            library. StoreDamaged: a symbolic link in place of a part of it. StoreFull: it cannot be created.
+        """
+        given = default_path() if path is None else path
+        self.path = given.absolute()
+        self._lock_seconds = lock_seconds
+        self._lock: FileLock | None = None
+        with _storage_errors(self.path):
+            if not self._has_marker():
+                if not create:
+                    raise StoreMissing("no library there", where=self.path, hint="taliesin save makes one")
+                self._create()
+            self._check_version()
+            for name in (*_FOLDERS, _LOCK, _INDEX):
+                self._refuse_link(self.path / name)
+        self.index = Index(self.path / _INDEX)
+
+    def close(self) -> None:
+        self.index.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def list(self) -> list[BlockInfo]:
+        """Every name with its block, sorted by name, then the blocks without a name. Reads only files that changed."""
+        blocks, refs = self._synchronise()
+        used = self.index.last_used()
+        named = [_info(ref.name, ref, blocks.get(ref.block_id), used) for ref in refs]
+        known = {ref.block_id for ref in refs}
+        named.sort(key=lambda info: cast(str, info.name))
+        return named + [
+            _info(None, None, row, used) for block_id, row in sorted(blocks.items()) if block_id not in known
+        ]
+
+    def info(self, name_or_id: str) -> BlockInfo:
+        """The line of the listing for one block. Raises like `open`."""
+        ref = self._find_ref(name_or_id)
+        block_id = ref.block_id if ref else self._find_id(name_or_id)
+        path = self.block_path(block_id)
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            if ref is None:
+                raise StoreMissing("no such block", got=name_or_id, where=self.path) from None
+            row = None
+        else:
+            row = _read_block_row(path, status)
+        return _info(ref.name if ref else None, ref, row, self.index.last_used())
+
+    def open(self, name_or_id: str) -> BlockFile:
+        """The block of that name, or whose id begins with that (8 digits or more), its header validated.
+
+        Raises:
+            StoreMissing: no such name or id. UsageError: the prefix fits several blocks.
+            StoreDamaged, FormatError, UnsupportedVersion: the name or the block is not as it must be.
+        """
+        for attempt in (1, 2):
+            ref = self._find_ref(name_or_id)
+            block_id = ref.block_id if ref else self._find_id(name_or_id)
+            try:
+                block = BlockFile.open(self.block_path(block_id))
+            except StoreMissing:
+                # A writer may have replaced the name between the two steps; then the second look succeeds.
+                if attempt == 1:
+                    continue
+                if ref is None:
+                    raise
+                raise StoreDamaged(
+                    f"the block of the name {ref.name!r} is missing",
+                    expected=block_id,
+                    where=self.block_path(block_id),
+                    hint="taliesin check --repair removes such names",
+                ) from None
+            if ref and block.root != ref.root:
+                block.close()
+                raise StoreDamaged(
+                    f"the file of {ref.name!r} holds another block", expected=ref.root, got=block.root, where=block.path
+                )
+            return block
+        raise AssertionError("unreachable")
+
+    # -- changing ------------------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        name: str,
+        header: BlockHeader,
+        payload: ReadableBuffer | Sequence[ReadableBuffer],
+        replace: bool = False,
+    ) -> BlockInfo:
+        """Store a block under `name`. The same content gives the same id.
+
+        Raises:
+            UsageError: the name is malformed, or taken and `replace` is false. FormatError: see `blockfile.write`.
+            StoreFull, StoreLocked: nothing was stored.
+        """
+        name = checked_name(name)
+        with _storage_errors(self.path):
+            self._refuse_taken(name, replace)
+            with self._workspace() as folder:
+                draft = folder / "draft"
+                fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400)
+                try:
+                    block_id = blockfile.write(fd, header, payload)
+                finally:
+                    os.close(fd)
+                with BlockFile.open(draft) as written:
+                    root = written.root
+                with self.locked():
+                    self._refuse_taken(name, replace)
+                    before = self._find_ref_of(name)
+                    self._publish(draft, name, block_id, root)
+                    if before and before.block_id != block_id:
+                        self._remove_block_unless_named(before.block_id)
+        return self.info(name)
+
+    def rename(self, old: str, new: str) -> BlockInfo:
+        """Give the block another name; a block without one (`old` is its id) gets its first."""
+        new = checked_name(new)
+        with _storage_errors(self.path), self.locked():
+            self._refuse_taken(new, replace=False)
+            ref = self._find_ref(old)
+            if ref:
+                os.rename(self._ref_path(ref.name), self._ref_path(new))
+                sync_folder(self.path / "refs")
+            else:
+                with self.open(old) as block:
+                    self._write_ref(RefRow(b"", "", new, cast(str, block.block_id), block.root, False, _now()))
+        return self.info(new)
+
+    def remove(self, name_or_id: str) -> Sequence[BlockInfo]:
+        """Remove a name, and its block when no other name leads to it; by id, the block and all its names."""
+        with _storage_errors(self.path), self.locked():
+            ref = self._find_ref(name_or_id)
+            block_id = ref.block_id if ref else self._find_id(name_or_id)
+            lines = [line for line in self.list() if line.id == block_id and (ref is None or line.name == ref.name)]
+            for line in lines:
+                if line.name is not None:
+                    os.unlink(self._ref_path(line.name))
+            sync_folder(self.path / "refs")
+            self._remove_block_unless_named(block_id)
+        return lines
+
+    def pin(self, name: str, pinned: bool = True) -> BlockInfo:
+        """Keep the block from `gc`, or with `pinned=False` no longer."""
+        with _storage_errors(self.path), self.locked():
+            ref = self._find_ref(name)
+            if ref is None:
+                raise StoreMissing("no block of that name", got=name, where=self.path)
+            self._write_ref(ref._replace(pinned=pinned))
+        return self.info(name)
+
+    def gc(self, budget_bytes: int, dry_run: bool = False) -> GcReport:
+        """Remove blocks until the files take at most `budget_bytes`: without a name first, then least recently used.
+
+        A block that was never used counts as used when it was stored. Pinned blocks stay. A block's names go with it.
+        """
+        if budget_bytes < 0:
+            raise UsageError("a budget is not negative", got=budget_bytes)
+        with _storage_errors(self.path), ExitStack() as stack:
+            if not dry_run:
+                stack.enter_context(self.locked())
+                self.remove_leftovers()
+            lines = [line for line in self.list() if line.file_bytes]
+            names: dict[str, Listing] = {}
+            for line in lines:
+                names.setdefault(line.id, []).append(line)
+
+            def age(block_id: str) -> tuple[bool, float]:
+                first = names[block_id][0]
+                return first.name is not None, first.last_used or self.block_path(block_id).stat().st_mtime
+
+            kept = sum(group[0].file_bytes for group in names.values())
+            before = kept
+            removed: Listing = []
+            for block_id in sorted((i for i in names if not any(line.pinned for line in names[i])), key=age):
+                if kept <= budget_bytes:
+                    break
+                if not dry_run:
+                    for line in names[block_id]:
+                        if line.name is not None:
+                            os.unlink(self._ref_path(line.name))
+                    sync_folder(self.path / "refs")
+                    self._remove_block_unless_named(block_id)
+                kept -= names[block_id][0].file_bytes
+                removed += names[block_id]
+        return GcReport(removed, before - kept, kept, budget_bytes)
+
+    # -- trust ---------------------------------------------------------------------------------------------------------
+
+    def mark_used(self, block_id: str) -> None:
+        """Note that the block was used now, for `gc`."""
+        self.index.mark_used(block_id, time.time())
+
+    def needs_verification(self, block: BlockFile, policy: Policy) -> bool:
+        """Whether the payload must be hashed when it is read; `once`: unless this file was, since its last change."""
+        if policy not in POLICIES:
+            raise UsageError("unknown verification policy", expected=" or ".join(POLICIES), got=policy)
+        if policy != "once" or block.block_id is None:
+            return policy != "never"
+        return self.index.verified_stamp(block.block_id) != block.identity.stamp
+
+    def record_verified(self, block: BlockFile) -> None:
+        """Note that the payload was hashed and is right; not for a file that changed meanwhile or a moment ago."""
+        settled = time.time() - block.identity.ctime_ns / 1e9 >= _RACY_SECONDS
+        if block.block_id is not None and settled and block.unchanged():
+            self.index.set_verified(block.block_id, block.identity.stamp, time.time())
+
+    def check(
+        self,
+        repair: bool = False,
+        deep: bool = True,
+        max_seconds: float | None = None,
+        advance: Callable[[int], None] = lambda _n_bytes: None,
+    ) -> CheckReport:
+        """Look at every file of the library: see `check.check`."""
+        from taliesin import check
+
+        return check.check(self, repair, deep, max_seconds, advance)
+
+    # -- bundles -------------------------------------------------------------------------------------------------------
+
+    def export(self, names: Sequence[str], path: Path) -> int:
+        """Write the blocks of these names (or ids) into the new file `path`; its size in bytes comes back."""
+        from taliesin import bundle
+
+        if not names:
+            raise UsageError("nothing to export", expected="at least one name")
+        with _storage_errors(path), ExitStack() as stack:
+            blocks = {}
+            for name_or_id in names:
+                ref = self._find_ref(name_or_id)
+                block = stack.enter_context(self.open(name_or_id))
+                blocks[ref.name if ref else cast(str, block.block_id)] = block
+            return bundle.write(path, blocks)
+
+    def import_(
+        self, path: Path, replace: bool = False, accept: Callable[[str, BlockFile], None] | None = None
+    ) -> ImportReport:
+        """Take in all blocks of a bundle; nothing enters unless every one is intact.
+
+        accept: called with each name and its verified block before anything enters; what it raises ends the import.
+
+        Raises:
+            UsageError: a name is taken by another block and `replace` is false.
+            FormatError, UnsupportedVersion, StoreDamaged: the bundle is not as it must be.
+        """
+        from taliesin import bundle
+
+        with _storage_errors(self.path), self._workspace() as folder, bundle.reading(path) as (entries, members):
+            for entry in entries:
+                if checked_name(entry.name) != entry.name:
+                    raise FormatError("a name in the bundle is not in NFC", got=repr(entry.name), where=path)
+                self._refuse_conflict(entry, replace)
+            for block_id, size, stream in members:
+                draft = folder / (block_id + SUFFIX)
+                _copy_hashed(stream, draft, size, block_id, path)
+                with BlockFile.open(draft) as block:
+                    block.verify()
+                    for entry in entries:
+                        if entry.id != block_id:
+                            continue
+                        if entry.root != block.root:
+                            raise FormatError("the bundle's manifest gives another root", got=entry.root, where=path)
+                        if accept is not None:
+                            accept(entry.name, block)
+            added, present = [], []
+            with self.locked():
+                for entry in entries:
+                    self._refuse_conflict(entry, replace)
+                for entry in entries:
+                    before = self._find_ref_of(entry.name)
+                    if before and before.block_id == entry.id and self.block_path(entry.id).exists():
+                        present.append(entry.name)
+                        continue
+                    self._publish(folder / (entry.id + SUFFIX), entry.name, entry.id, entry.root)
+                    if before and before.block_id != entry.id:
+                        self._remove_block_unless_named(before.block_id)
+                    added.append(entry.name)
+        return ImportReport([self.info(name) for name in added], present)
+
+    # -- parts shared with `check` -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the writers' lock, once more if it is held. Raises StoreLocked after `lock_seconds` of waiting."""
+        from filelock import FileLock, Timeout
+
+        if self._lock is None:
+            self._lock = FileLock(self.path / _LOCK, timeout=self._lock_seconds, mode=0o600)
+        try:
+            self._lock.acquire()
+        except Timeout as error:
+            raise StoreLocked(
+                f"another process has been writing to the library for {self._lock_seconds:.0f} s",
+                where=self.path / _LOCK,
+                hint="wait for it, or look for a process that hangs",
+            ) from error
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def leftovers(self) -> Sequence[Path]:
+        """What killed writers left in `tmp/`; to be asked under the lock."""
+        found = []
+        for path in sorted((self.path / "tmp").iterdir()):
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            except FileNotFoundError:
+                continue
+            except OSError:  # a symbolic link
+                found.append(path)
+                continue
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                found.append(path)
+            except BlockingIOError:
+                pass  # its writer lives
+            finally:
+                os.close(fd)
+        return found
+
+    def remove_leftovers(self) -> None:
+        for path in self.leftovers():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def block_path(self, block_id: str) -> Path:
+        """Where the block of this id is, if it is. Raises StoreDamaged if its folder is a symbolic link."""
+        folder = self.path / "blocks" / block_id[:2]
+        self._refuse_link(folder)
+        return folder / (block_id + SUFFIX)
+
+    def read_ref(self, file: bytes) -> RefRow:
+        """The ref in that file of `refs/`.
+
+        Raises:
+            StoreMissing: no such file. StoreDamaged: it does not say what a ref says, or is not a regular file.
+        """
+        path = self.path / "refs" / os.fsdecode(file)
+        name = _name_of_ref_file(file)
+        try:
+            fd = blockfile.open_regular(path)
+            try:
+                stamp = identity_of(os.fstat(fd)).stamp
+                raw = os.read(fd, _MAX_REF_BYTES + 1)
+            finally:
+                os.close(fd)
+            ref = blockfile.parse_canonical_json(raw, "ref", path)
+        except FormatError as error:
+            raise StoreDamaged(f"the name {name!r} is damaged: {error.message}", where=path) from error
+        block_id, root, pinned, created = (ref.get(key) for key in ("block", "root", "pinned", "created"))
+        if (
+            name is None
+            or len(ref) != 4
+            or not (is_digest(block_id) and is_digest(root) and isinstance(pinned, bool) and isinstance(created, str))
+        ):
+            raise StoreDamaged(f"the name {name!r} is damaged", where=path, hint="taliesin check --repair removes it")
+        return RefRow(file, stamp, name, cast(str, block_id), cast(str, root), pinned, created)
+
+    # -- opening and creating ------------------------------------------------------------------------------------------
+
+    def _has_marker(self) -> bool:
+        if not self.path.exists():
+            return False
+        if not self.path.is_dir():
+            raise StoreMissing("a library is a folder", got="a file", where=self.path)
+        return os.path.lexists(self.path / _MARKER)
+
+    def _create(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        foreign = sorted(set(os.listdir(self.path)) - OWN_NAMES)
+        if foreign:
+            raise FormatError(
+                "the folder is not a library and holds other things",
+                got=", ".join(foreign[:3]),
+                where=self.path,
+                hint="choose a new or an empty folder",
+            )
+        self.path.chmod(0o700)
+        for name in _FOLDERS:
+            self._refuse_link(self.path / name)
+            (self.path / name).mkdir(mode=0o700, exist_ok=True)
+        marker = canonical_json({"format": _FORMAT, "version": VERSION})
+        _write_durably(self.path / "tmp" / f"marker-{secrets.token_hex(8)}", self.path / _MARKER, marker)
+
+    def _check_version(self) -> None:
+        path = self.path / _MARKER
+        fd = blockfile.open_regular(path)
+        with os.fdopen(fd, "rb") as file:
+            marker = blockfile.parse_canonical_json(file.read(_MAX_REF_BYTES), "the library's marker", path)
+        version = marker.get("version")
+        if isinstance(version, int) and version > VERSION:
+            raise UnsupportedVersion(f"library of version {version}; this program reads version {VERSION}", where=path)
+        if marker != {"format": _FORMAT, "version": VERSION}:
+            raise FormatError("the library's marker is malformed", where=path)
+
+    def _refuse_link(self, path: Path) -> None:
+        if path.is_symlink():
+            raise StoreDamaged(
+                "a symbolic link in the library is not followed", where=path, hint="put the real thing in its place"
+            )
+
+    # -- scanning ------------------------------------------------------------------------------------------------------
+
+    def _synchronise(self) -> tuple[dict[str, BlockRow], Sequence[RefRow]]:
+        """What the files say now: block id -> row, and the sound refs. Only new or changed files are read."""
+        # Refs before blocks: a block is there before its ref, so no ref seen here misses a block that was just stored.
+        refs_on_disk = {}
+        for entry in self._ref_entries():
+            with suppress(FileNotFoundError):
+                refs_on_disk[entry.name] = identity_of(entry.stat(follow_symlinks=False)).stamp
+        known_refs = self.index.refs()
+        refs, new_refs = [], []
+        for ref_file, stamp in refs_on_disk.items():
+            row = known_refs.get(ref_file)
+            if row is None or row.stamp != stamp:
+                try:
+                    row = self.read_ref(ref_file)
+                except (StoreMissing, StoreDamaged):  # removed meanwhile, or for `check` to report
+                    continue
+                new_refs.append(row)
+            refs.append(row)
+
+        known_blocks = self.index.blocks()
+        blocks, new_blocks = {}, []
+        for block_id, file in self._block_entries():
+            try:
+                status = file.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            block = known_blocks.get(block_id)
+            if block is None or block.stamp != identity_of(status).stamp:
+                block = _read_block_row(Path(file.path), status)
+                new_blocks.append(block)
+            blocks[block_id] = block
+        gone_blocks = known_blocks.keys() - blocks.keys()
+        gone_refs = known_refs.keys() - refs_on_disk.keys()
+        if new_blocks or new_refs or gone_blocks or gone_refs:
+            self.index.update(new_blocks, gone_blocks, new_refs, gone_refs)
+        return blocks, refs
+
+    def _ref_entries(self) -> Iterator[os.DirEntry[bytes]]:
+        with os.scandir(os.fsencode(self.path / "refs")) as entries:
+            yield from (entry for entry in entries if entry.name.endswith(_REF_SUFFIX))
+
+    def _block_entries(self) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        with os.scandir(self.path / "blocks") as folders:
+            for folder in folders:
+                if len(folder.name) != 2 or not folder.is_dir(follow_symlinks=False):
+                    continue
+                with os.scandir(folder.path) as entries:
+                    for entry in entries:
+                        block_id = entry.name.removesuffix(SUFFIX)
+                        if len(entry.name) == 64 + len(SUFFIX) and block_id[:2] == folder.name and is_digest(block_id):
+                            yield block_id, entry
+
+    def _find_ref_of(self, name: str) -> RefRow | None:
+        try:
+            return self.read_ref(_ref_file(name))
+        except StoreMissing:
+            return None
+
+    def _find_ref(self, name_or_id: str) -> RefRow | None:
+        """The ref of that name, or None where only an id can be meant."""
+        try:
+            return self._find_ref_of(checked_name(name_or_id))
+        except UsageError:
+            return None
+
+    def _find_id(self, prefix: str) -> str:
+        """The id of the only block that begins with `prefix`."""
+        found: Sequence[str] = ()
+        if _ID_PREFIX.fullmatch(prefix):
+            folder = self.path / "blocks" / prefix[:2]
+            self._refuse_link(folder)
+            if folder.is_dir():
+                stems = [name.removesuffix(SUFFIX) for name in os.listdir(folder) if name.endswith(SUFFIX)]
+                found = [stem for stem in stems if stem.startswith(prefix) and is_digest(stem)]
+        if len(found) > 1:
+            raise UsageError(f"{len(found)} blocks have an id that begins so", got=prefix, hint="give more digits")
+        if not found:
+            raise StoreMissing(
+                "no block of that name or id",
+                got=repr(prefix),
+                where=self.path,
+                hint="taliesin list shows what there is",
+            )
+        return found[0]
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _workspace(self) -> Iterator[Path]:
+        """A folder in `tmp/` that is locked while it is in use, and gone afterwards."""
+        with self.locked():
+            self.remove_leftovers()
+            folder = self.path / "tmp" / secrets.token_hex(8)
+            folder.mkdir(mode=0o700)
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(fd)
+
+    def _refuse_taken(self, name: str, replace: bool) -> None:
+        if not replace and os.path.lexists(self._ref_path(name)):
+            raise UsageError(
+                f"a block of the name {name!r} exists", where=self.path, hint="choose another name, or replace it"
+            )
+
+    def _refuse_conflict(self, entry: bundle.Entry, replace: bool) -> None:
+        ref = None if replace else self._find_ref_of(entry.name)
+        if ref and ref.block_id != entry.id:
+            raise UsageError(
+                f"the name {entry.name!r} belongs to another block here",
+                expected=entry.id[:12],
+                got=ref.block_id[:12],
+                hint="rename that one, or import with --replace",
+            )
+
+    def _ref_path(self, name: str) -> Path:
+        return self.path / "refs" / os.fsdecode(_ref_file(name))
+
+    def _publish(self, draft: Path, name: str, block_id: str, root: str) -> None:
+        """Move the draft to its place and name it, under the lock. One that was moved already is only named."""
+        target = self.block_path(block_id)
+        existed = os.path.lexists(target)
+        if draft.exists():
+            if not target.parent.exists():
+                target.parent.mkdir(mode=0o700)
+                sync_folder(target.parent.parent)
+            # An existing file is replaced by the same bytes: if it was damaged, that mends it.
+            os.rename(draft, target)
+            sync_folder(target.parent)
+        pinned = (ref := self._find_ref_of(name)) is not None and ref.pinned
+        try:
+            self._write_ref(RefRow(b"", "", name, block_id, root, pinned, _now()))
+        except BaseException:
+            if not existed:
+                target.unlink(missing_ok=True)
+            raise
+
+    def _write_ref(self, ref: RefRow) -> None:
+        content = canonical_json(
+            {"block": ref.block_id, "root": ref.root, "pinned": ref.pinned, "created": ref.created}
+        )
+        _write_durably(self.path / "tmp" / f"ref-{secrets.token_hex(8)}", self._ref_path(ref.name), content)
+
+    def _remove_block_unless_named(self, block_id: str) -> None:
+        _blocks, refs = self._synchronise()
+        if all(ref.block_id != block_id for ref in refs):
+            path = self.block_path(block_id)
+            path.unlink(missing_ok=True)
+            if path.parent.exists():
+                sync_folder(path.parent)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _info(name: str | None, ref: RefRow | None, row: BlockRow | None, used: Mapping[str, float]) -> BlockInfo:
+    pinned = ref is not None and ref.pinned
+    if row is None:
+        assert ref is not None
+        return BlockInfo(
+            name, ref.block_id, "", ref.created, "", 0, 0, 0, 0, Part(0, 1), "", ref.root, pinned, None, "missing"
+        )
+    problem = row.problem
+    if problem is None and ref is not None and row.root != ref.root:
+        problem = "another block under this id"
+    return BlockInfo(
+        name,
+        row.id,
+        row.title,
+        row.created,
+        row.equals,
+        row.n_tokens,
+        row.n_tail,
+        row.size,
+        row.payload_bytes,
+        Part(row.part_index, row.part_count),
+        row.recipe_id,
+        row.root,
+        pinned,
+        used.get(row.id),
+        problem,
+    )
+
+
+def recipe_id(recipe: Mapping[str, object]) -> str:
+    """SHA-256 of the canonical recipe: equal for blocks that one engine can use."""
+    return hashlib.sha256(canonical_json(dict(recipe))).hexdigest()
+
+
+def _read_block_row(path: Path, status: os.stat_result) -> BlockRow:
+    """The row of the block at `path`; one with a `problem` where its header cannot be read."""
+    try:
+        with BlockFile.open(path) as block:
+            header, layout = block.header, block.layout
+            return BlockRow(
+                path.stem,
+                block.identity.stamp,
+                block.identity.size,
+                block.root,
+                header.title,
+                header.created,
+                header.equals,
+                layout.n_tokens,
+                layout.n_tail,
+                layout.payload_bytes,
+                header.part.index,
+                header.part.count,
+                recipe_id(header.recipe),
+                None,
+            )
+    except (FormatError, StoreDamaged, StoreMissing, UnsupportedVersion) as error:
+        stamp = identity_of(status).stamp
+        return BlockRow(path.stem, stamp, status.st_size, "", "", "", "", 0, 0, 0, 0, 1, "", error.message)
+
+
+def _copy_hashed(stream: IO[bytes], target: Path, size: int, block_id: str, where: Path) -> None:
+    """Copy `size` bytes into the new file `target`, fsynced. Raises StoreDamaged unless their SHA-256 is `block_id`."""
+    sha = hashlib.sha256()
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400)
+    with os.fdopen(fd, "wb") as file:
+        copied = 0
+        while copied < size and (piece := stream.read(min(1 << 20, size - copied))):
+            sha.update(piece)
+            file.write(piece)
+            copied += len(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    if copied != size or sha.hexdigest() != block_id:
+        raise StoreDamaged(
+            f"block {block_id[:12]} of the bundle is damaged",
+            expected=f"{size} bytes with that SHA-256",
+            got=f"{copied} bytes with SHA-256 {sha.hexdigest()[:12]}",
+            where=where,
+            hint="copy the bundle again",
+        )
+
+
+def _write_durably(temporary: Path, target: Path, content: bytes) -> None:
+    """Put `content` at `target` so that a reader sees the old file or the new one, and no crash undoes it later."""
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(target.parent)
+
+
+def sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_NOT_WRITABLE = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
+
+
+@contextmanager
+def _storage_errors(where: Path) -> Iterator[None]:
+    """Errors of the file system, as errors of the tree."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        place = error.filename or where
+        if error.errno in _FULL:
+            raise StoreFull(
+                "no space left; nothing was stored", got=reason, where=place, hint="taliesin gc --budget 10GB"
+            ) from error
+        if error.errno in _NOT_WRITABLE:
+            raise StoreFull("not writable", got=reason, where=place, hint="choose another --library") from error
+        raise StoreDamaged("the file system reported an error", got=reason, where=place) from error
