@@ -362,6 +362,17 @@ def source_package(version: str, python: Path, cache: Path) -> Path:
     return target
 
 
+def cached_wheel(version: str, cache: Path) -> Path | None:
+    """The wheel that an earlier call left for this machine."""
+    folder = cache / "wheels" / wheel_build(version).key
+    return next((path for path in sorted(folder.glob("*.whl")) if is_wheel(path, version)), None)
+
+
+def cached_server(version: str, cache: Path) -> Path | None:
+    path = cache / "server" / server_build(version).key / "llama-server"
+    return path if path.is_file() and os.access(path, os.X_OK) else None
+
+
 def is_wheel(path: Path, version: str) -> bool:
     """Whether `path` is a whole wheel of that version with the shared library in it."""
     if not path.name.startswith(f"llama_cpp_python-{version}-"):
@@ -380,8 +391,7 @@ def wheel(version: str, python: Path, cache: Path, given: Path | None = None) ->
     with locked(cache / "locks" / f"wheel-{build.key}.lock", "the llama-cpp-python build"):
         if given is not None and not is_wheel(given, version):
             raise BootstrapError(f"{given} is no wheel of llama-cpp-python {version}")
-        found = next((path for path in sorted(folder.glob("*.whl")) if is_wheel(path, version)), None)
-        if found and given is None:
+        if given is None and (found := cached_wheel(version, cache)):
             return found
         with staging(folder) as stage:
             if given is not None:
@@ -415,8 +425,8 @@ def server(version: str, cache: Path, python: Path, venv_bin: Path) -> Path:
     folder = cache / "server" / build.key
     target = folder / "llama-server"
     with locked(cache / "locks" / f"server-{build.key}.lock", "the llama-server build"):
-        if target.is_file() and os.access(target, os.X_OK):
-            return target
+        if found := cached_server(version, cache):
+            return found
         need_compiler()
         cmake = need_cmake(venv_bin)
         archive = source_package(version, python, cache)
@@ -547,7 +557,10 @@ def run(what: str, extras: Sequence[str], given: Path | None) -> Path:
     if what == "environment":
         return environment(CHECKOUT, cache, extras, given)
     version = pinned_version(CHECKOUT)
-    with venv_locked(CHECKOUT, cache):
+    found = cached_wheel(version, cache) if what == "wheel" else cached_server(version, cache)
+    if found and given is None:
+        return found
+    with venv_locked(CHECKOUT, cache):  # for its pip, which the system's Python may lack
         python = ensure_venv(CHECKOUT, wheel_build(version).key, renew=False)
     return wheel(version, python, cache, given) if what == "wheel" else server(version, cache, python, python.parent)
 
