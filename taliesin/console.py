@@ -108,8 +108,15 @@ def progress(label: str, total: float, unit: str) -> Iterator[Callable[[float], 
         yield lambda _amount: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
     if unit == "bytes":
         columns = [DownloadColumn(), TransferSpeedColumn()]
@@ -174,7 +181,7 @@ def run(app: typer.Typer, prog_name: str) -> NoReturn:
         if show is None or not hasattr(error, "exit_code"):
             raise
         if as_json:
-            message = getattr(error, "format_message", lambda: str(error))()
+            message = getattr(error, "format_message", error.__str__)()
             print(json_line({"error": {"kind": "usage", "exit_code": 2, "message": message}}), file=sys.stderr)
         else:
             show()

@@ -134,7 +134,9 @@ class Model:
         _log_lines.clear()
         self._pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not self._pointer:
-            raise ModelError("llama.cpp could not load the model", where=path, got=last_log(), hint="taliesin model verify")
+            raise ModelError(
+                "llama.cpp could not load the model", where=path, got=last_log(), hint="taliesin model verify"
+            )
         self.devices = _devices(list(_log_lines)) if n_gpu_layers else ["CPU"]
         self._vocab = lib.llama_model_get_vocab(self._pointer)
         self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
@@ -145,9 +147,7 @@ class Model:
         self.eos: int = lib.llama_vocab_eos(self._vocab)
         self.adds_bos = bool(lib.llama_vocab_get_add_bos(self._vocab))
         self.has_tokenizer = lib.llama_vocab_type(self._vocab) != 0
-        self.embeds_end_of_generation = frozenset(
-            i for i in range(self.n_vocab) if lib.llama_vocab_is_eog(self._vocab, i)
-        )
+        self.end_of_generation = frozenset(i for i in range(self.n_vocab) if lib.llama_vocab_is_eog(self._vocab, i))
         self._refuse_unverified()
 
     def _refuse_unverified(self) -> None:
@@ -368,7 +368,9 @@ class Context:
             raise DecodeError("nothing to decode", expected="at least one token", got="none")
         if position + len(ids) > self.settings.n_ctx:
             raise ContextFull(
-                "the context is full", expected=f"at most {self.settings.n_ctx} tokens", got=position + len(ids),
+                "the context is full",
+                expected=f"at most {self.settings.n_ctx} tokens",
+                got=position + len(ids),
                 hint="a larger --ctx, or fewer tokens",
             )
         if ids.min() < 0 or ids.max() >= self.model.n_vocab:
@@ -388,7 +390,10 @@ class Context:
             code = lib.llama_decode(self._pointer, batch)
             if code:
                 raise DecodeError(
-                    "llama_decode failed", expected=0, got=f"{code} ({last_log()})", where=f"position {position + start}"
+                    "llama_decode failed",
+                    expected=0,
+                    got=f"{code} ({last_log()})",
+                    where=f"position {position + start}",
                 )
             self.n_decoded += n
         return self.logits() if logits else None

@@ -145,7 +145,9 @@ def _part(cursor: _Cursor, last: bool) -> Part:
     _bounded(int(positions.min()), 0, _MAX_POSITION, "a position", offset)
     _bounded(int(positions.max()), 0, _MAX_POSITION, "a position", offset)
     if len(np.unique(positions)) != n_cells:
-        raise _bad("two cells hold one position", f"{n_cells} positions", f"{len(np.unique(positions))} different", offset)
+        raise _bad(
+            "two cells hold one position", f"{n_cells} positions", f"{len(np.unique(positions))} different", offset
+        )
     v_trans, n_layer = struct.unpack("<II", cursor.take(8, "layer count"))
     _bounded(v_trans, 0, 1, "v_trans", cursor.offset - 8)
     _bounded(n_layer, 1, _MAX_LAYERS, "n_layer", cursor.offset - 4)

@@ -1,0 +1,405 @@
+"""`Engine`: one loaded model that saves texts as blocks, grafts blocks, and generates after them.
+
+The Python API behind the command line. An Engine keeps one context and empties it between uses (measured equal to a new one); a
+graft is therefore valid until the Engine is used for something else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from taliesin import certificate, fingerprint, graft, llama, models, placement, prompt, seqstate
+from taliesin.blockfile import BlockFile, BlockHeader, Equals, Part, Source
+from taliesin.errors import DecodeError, RecipeMismatch, UsageError
+from taliesin.fingerprint import Difference, Recipe
+from taliesin.library import BlockInfo, Library, Policy
+from taliesin.llama import Sampling, Settings
+
+Align = Literal["auto", "aligned", "whole"]
+
+LONG = 4
+"""A text of at least this many `n_ubatch` is cut at a multiple of it unless told otherwise."""
+
+_CONTEXT_STEP = 1024  # contexts are made in steps of this size, so that near lengths share one
+_RESERVE = 1024  # tokens of the model's context kept free beside a block by default
+
+
+class Saved(NamedTuple):
+    """One block that `Engine.save` stored. Seconds are wall time; `save_seconds` is writing to disk."""
+
+    info: BlockInfo
+    header: BlockHeader
+    prefill_seconds: float
+    state_seconds: float
+    save_seconds: float
+
+
+class Step(NamedTuple):
+    """One generated token, and the text it completes (empty inside a character)."""
+
+    token: int
+    text: str
+
+
+@dataclass
+class Grafted:
+    """A block in an Engine's context.
+
+    `differences` is empty for an exact graft; with `inexact=True` it lists what differs and `label` says so. `certified` tells
+    whether the block's certificate was re-run here and held.
+    """
+
+    engine: Engine
+    header: BlockHeader
+    restored: graft.Restored
+    differences: list[Difference]
+    evidence: list[Difference]
+    certified: bool
+    certify_seconds: float
+    _prepared: graft.Prepared
+    _context: llama.Context
+    _fresh: bool = True
+    prefill_seconds: float = 0.0
+    prompt_tokens: int = 0
+
+    @property
+    def label(self) -> str:
+        """What the result may be called."""
+        if self.differences:
+            return "inexact: " + "; ".join(map(str, self.differences))
+        if self.evidence:
+            return "exact: same recipe, certificate re-checked here"
+        return "exact: same recipe" + (", certificate re-checked" if self.certified else "")
+
+    def query(self, question: str) -> list[int]:
+        """Ids that follow the block for a question: the block's tail, the question, and the chat template's end."""
+        return [
+            *self.header.tail.tolist(),
+            *self.engine.model.tokenize(question, special=False),
+            *self.header.after_query,
+        ]
+
+    def prefill(self, query: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Logits after the block and `query` (ids), shape (n_vocab,) float32. Puts the block back first when it was used before.
+
+        Raises:
+            DecodeError: `query` is empty: at least one token must be computed after a graft.
+        """
+        if not query:
+            raise DecodeError("the prompt adds no token after the block", expected="at least one", got="none")
+        if not self._fresh:
+            graft.apply(self._context, self._prepared)
+        self._fresh = False
+        started = time.perf_counter()
+        logits = self._context.decode(query, len(self.header.tokens))
+        assert logits is not None
+        self.prefill_seconds = time.perf_counter() - started
+        self.prompt_tokens = len(query)
+        return logits
+
+    def generate(self, question: str, n_predict: int = 128, sampling: Sampling | None = None) -> Iterator[Step]:
+        """Tokens that answer `question`, until a stop token, `n_predict` or the end of the context."""
+        query = self.query(question)
+        self.prefill(query)
+        position = len(self.header.tokens) + len(query)
+        yield from self.engine.continue_from(self._context, position, n_predict, sampling, frozenset(self.header.stop))
+
+
+@dataclass
+class Engine:
+    """A model ready to save and graft.
+
+    Args:
+        model: a catalogue name or the path of a GGUF file.
+        settings: how contexts compute when nothing else says so; a graft follows its block's recipe instead.
+        gpu_layers: layers on the GPU (-1: all).
+
+    Raises:
+        ModelError, EngineUnavailable, UnsupportedModel: as `models.resolve` and `llama.Model`.
+    """
+
+    model_name: str = models.DEFAULT
+    settings: Settings = field(default_factory=Settings)
+    gpu_layers: int = 0
+    _context: llama.Context | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        path = models.resolve(self.model_name)
+        self.model_sha256 = models.file_sha256(path)
+        self.model = llama.Model(path, self.gpu_layers)
+
+    # -- saving --------------------------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        library: Library,
+        text: str,
+        name: str,
+        *,
+        align: Align = "auto",
+        block_tokens: int | None = None,
+        raw: bool = False,
+        title: str | None = None,
+        replace_existing: bool = False,
+    ) -> list[Saved]:
+        """Store `text` as one block under `name`, or as `name#1`, `name#2`, ... where it does not fit in one.
+
+        `align` "auto" cuts texts of at least `LONG` x n_ubatch tokens at the last multiple of n_ubatch, so that the graft equals the
+        one-shot prompt; the ids behind the cut are kept as `tail` and prefilled with the query. Other texts are stored whole.
+
+        Raises:
+            UsageError: empty text, a name that is taken, or a block size out of range.
+        """
+        if not text.strip():
+            raise UsageError("nothing to save", expected="a text", got="an empty one")
+        shape = prompt.frame(self.model, raw=raw)
+        longest = max(self.model.n_ctx_train - _RESERVE, 512) if self.model.n_ctx_train else 1 << 20
+        limit = longest if block_tokens is None else block_tokens
+        smallest = len(shape.before) + len(shape.between) + 16
+        if not smallest <= limit <= self.model.n_ctx_train:
+            raise UsageError(
+                "the block size is out of range", expected=f"{smallest}..{self.model.n_ctx_train} tokens", got=limit
+            )
+        if align == "aligned" or (align == "auto" and limit >= LONG * self.settings.n_ubatch):
+            limit = max(limit - limit % self.settings.n_ubatch, smallest)
+        parts = prompt.document_parts(self.model, shape, text, limit)
+        data = text.encode("utf-8", "surrogatepass")
+        source = Source(hashlib.sha256(data).hexdigest(), len(data))
+        titles = title or next((line.strip()[:80] for line in text.splitlines() if line.strip()), name)
+        saved = []
+        for index, ids in enumerate(parts):
+            is_only = len(parts) == 1
+            body = ids[len(shape.before) : len(ids) - len(shape.between)]
+            part_text = text if is_only else self.model.text(body)
+            saved.append(
+                self.save_tokens(
+                    library,
+                    ids,
+                    name if is_only else f"{name}#{index + 1}",
+                    align=align,
+                    shape=shape,
+                    title=titles,
+                    text=part_text,
+                    part=Part(index, len(parts)),
+                    source=source,
+                    replace_existing=replace_existing,
+                )
+            )
+        return saved
+
+    def save_tokens(
+        self,
+        library: Library,
+        tokens: Sequence[int],
+        name: str,
+        *,
+        align: Align = "auto",
+        shape: prompt.Frame | None = None,
+        title: str = "",
+        text: str = "",
+        part: Part = Part(0, 1),
+        source: Source | None = None,
+        replace_existing: bool = False,
+    ) -> Saved:
+        """Prefill `tokens` from position 0 and store them as one block."""
+        n_ubatch = self.settings.n_ubatch
+        whole = align == "whole" or (align == "auto" and len(tokens) < LONG * n_ubatch)
+        cut = len(tokens) if whole else len(tokens) - len(tokens) % n_ubatch
+        if not cut:
+            raise UsageError(
+                "the text is too short to be aligned",
+                expected=f"at least {n_ubatch} tokens",
+                got=len(tokens),
+                hint="--whole, or a smaller --ubatch",
+            )
+        equals: Equals = "one-shot" if cut % n_ubatch == 0 else "block-then-query"
+        ids = np.asarray(tokens, np.int32)
+        context = self.context(self.settings, cut + certificate.POSITIONS)
+        started = time.perf_counter()
+        context.decode(ids[:cut], 0, logits=False)
+        context.synchronize()
+        prefilled = time.perf_counter()
+        state = context.state()
+        stated = time.perf_counter()
+        parsed = seqstate.parse(lambda at, size: bytes(state[at : at + size]), len(state), context.n_parts)
+        placement.check(parsed, cut, self.model.window, context.ring)  # never store what could not be put back
+        proof = certificate.take(context, ids[:cut])
+        header = BlockHeader(
+            title=title or name,
+            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            recipe=self.recipe(context),
+            equals=equals,
+            tokens=ids[:cut],
+            tail=ids[cut:],
+            text=text.encode("utf-8", "replace").decode("utf-8"),
+            certificate=proof,
+            after_query=shape.after if shape else (),
+            stop=shape.stop if shape else tuple(sorted(self.model.end_of_generation)),
+            part=part,
+            source=source,
+            extra=MappingProxyType({"frame": shape.kind if shape else "tokens"}),
+        )
+        writing = time.perf_counter()
+        info = library.put(name, header, state, replace=replace_existing)
+        done = time.perf_counter()
+        return Saved(info, header, prefilled - started, stated - prefilled, done - writing)
+
+    # -- grafting ------------------------------------------------------------------------------------------------------
+
+    def graft(
+        self,
+        block: BlockFile,
+        *,
+        library: Library | None = None,
+        policy: Policy = "once",
+        overrides: dict[str, Any] | None = None,
+        inexact: bool = False,
+        certify: bool = False,
+        n_extra: int = 1024,
+    ) -> Grafted:
+        """Put a block into this Engine's context under its own recipe.
+
+        Args:
+            library: where `policy` keeps which files were hashed; without one the payload is always hashed.
+            overrides: settings that differ from the block's recipe on purpose; refused unless `inexact`.
+            certify: re-run the certificate; done by itself where the evidence (CPU, libraries, driver) differs.
+            n_extra: room for tokens after the block.
+
+        Raises:
+            RecipeMismatch: this engine would not have computed the block.
+            StoreDamaged, FormatError: the block's bytes; raised before llama.cpp is touched.
+            CertificateMismatch: same recipe, other numbers.
+        """
+        header = block.header
+        settings = settings_of(header.recipe, block.path, overrides or {})
+        # The model first: another one would need another context.
+        if header.recipe.get("model_sha256") != self.model_sha256:
+            fingerprint.require(
+                {"model_sha256": header.recipe.get("model_sha256")},
+                {"model_sha256": self.model_sha256},
+                where=block.path,
+            )
+        context = self.context(settings, len(header.tokens) + max(n_extra, certificate.POSITIONS))
+        here = self.recipe(context)
+        differences = fingerprint.require(header.recipe, here, where=block.path, inexact=inexact)
+        evidence = fingerprint.evidence_differences(header.recipe, here)
+        verify = library is None or library.needs_verification(block, policy)
+        prepared = graft.prepare(context, block, verify=verify, threads=settings.n_threads)
+        if library is not None and block.block_id is not None:
+            if verify:
+                library.record_verified(block)
+            library.mark_used(block.block_id)
+        place_seconds = graft.apply(context, prepared)
+        proving = time.perf_counter()
+        certified = False
+        if header.certificate is not None and not differences and (certify or evidence):
+            graft.require_cell_order(context, len(header.tokens))
+            certificate.require(context, header.certificate, len(header.tokens), block.path)
+            graft.apply(context, prepared)  # the probe added tokens
+            certified = True
+        restored = graft.Restored(
+            len(header.tokens), block.payload_bytes, prepared.nbytes, prepared.read_seconds, place_seconds
+        )
+        return Grafted(
+            self, header, restored, differences, evidence, certified, time.perf_counter() - proving, prepared, context
+        )
+
+    # -- computing -----------------------------------------------------------------------------------------------------
+
+    def context(self, settings: Settings, n_tokens: int) -> llama.Context:
+        """This Engine's context, empty, computing as `settings` say, with room for `n_tokens`."""
+        n_ctx = max(-(-n_tokens // _CONTEXT_STEP) * _CONTEXT_STEP, settings.n_ctx if settings is self.settings else 0)
+        held = self._context
+        if (
+            held is not None
+            and held.settings.n_ctx >= n_tokens
+            and replace(held.settings, n_ctx=0) == replace(settings, n_ctx=0)
+        ):
+            held.clear()
+            return held
+        if held is not None:
+            held.close()
+        self._context = llama.Context(self.model, replace(settings, n_ctx=n_ctx))
+        return self._context
+
+    def recipe(self, context: llama.Context) -> Recipe:
+        return fingerprint.of_context(context, self.model_sha256)
+
+    def continue_from(
+        self,
+        context: llama.Context,
+        position: int,
+        n_predict: int,
+        sampling: Sampling | None = None,
+        stop: frozenset[int] = frozenset(),
+    ) -> Iterator[Step]:
+        """Tokens sampled one by one after what `context` holds, the next at `position`."""
+        sampler = llama.Sampler(self.model, sampling or Sampling())
+        decoder = llama.Decoder(self.model)
+        try:
+            for left in range(min(n_predict, context.settings.n_ctx - position), 0, -1):
+                token = sampler.sample(context)
+                if token in stop or token in self.model.end_of_generation:
+                    break
+                yield Step(token, decoder.push(token))
+                if left > 1:
+                    context.decode([token], position)
+                position += 1
+            if rest := decoder.finish():
+                yield Step(-1, rest)
+        finally:
+            sampler.close()
+
+    def close(self) -> None:
+        if self._context is not None:
+            self._context.close()
+            self._context = None
+        self.model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def settings_of(recipe: Any, where: Path, overrides: dict[str, Any]) -> Settings:
+    """The context settings that a recipe names, with `overrides` on top.
+
+    Raises:
+        RecipeMismatch: the recipe is not one of this engine (for example a block of llama-server).
+    """
+    names = (
+        "n_ubatch",
+        "n_threads",
+        "flash_attn",
+        "type_k",
+        "type_v",
+        "swa_full",
+        "n_seq_max",
+        "offload_kqv",
+        "op_offload",
+    )
+    try:
+        values = {name: recipe[name] for name in names}
+        wrong = [n for n, v in values.items() if type(v) is not type(getattr(Settings(), n))]
+    except KeyError as error:
+        wrong = [str(error)]
+    if wrong or recipe.get("engine") != "embedded":
+        raise RecipeMismatch(
+            "the block's recipe is not one of the embedded engine",
+            expected=", ".join(names),
+            got=f"engine {recipe.get('engine')!r}, without or with other types: {', '.join(wrong) or 'none'}",
+            where=where,
+        )
+    return Settings(n_ctx=256, **{**values, **overrides}).checked()

@@ -1,0 +1,156 @@
+"""The recipe of a block: everything that can change a bit of what is computed after it, and how two recipes differ.
+
+Two kinds of fields, because two questions are asked:
+
+* *Identity.* Fields that decide which numbers come out (model, engine version, instruction set, batch split, threads, attention,
+  cache types, window layout, device, environment switches). One differs: not the same computation, and a graft is refused.
+* *Evidence* (under `evidence`). Facts that should not matter and that nobody can promise: the CPU's name, the hashes of the
+  engine's libraries (another compiler, another build folder), the GPU driver. They differ after an upgrade or on another machine.
+  A graft then goes ahead only after the block's certificate has been re-run here and has held.
+
+Each field was put here by a measurement or a known report; `docs/exactness.md` has the table. What is absent on purpose: `n_ctx` and
+asking for one or all logits (measured: no bit changes), as long as `n_ctx` does not cut the window ring short.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from taliesin.errors import RecipeMismatch
+
+if TYPE_CHECKING:
+    from taliesin.llama import Context
+
+Recipe = dict[str, Any]
+
+# Variables that cannot reach a result: where to log, where to cache, arguments of llama.cpp's own programs.
+_HARMLESS_ENVIRONMENT = ("LLAMA_LOG", "LLAMA_CACHE", "LLAMA_ARG_", "LLAMA_OFFLINE", "GGML_NO_BACKTRACE")
+
+# Fields that no setting of this machine can bridge: another computation, or a state that does not fit.
+UNBRIDGEABLE = ("model_sha256", "engine", "type_k", "type_v", "flash_attn", "swa_full", "n_seq_max", "kv_unified")
+
+
+class Difference(NamedTuple):
+    """One field that differs, with both values."""
+
+    field: str
+    stored: object
+    here: object
+
+    def __str__(self) -> str:
+        return f"{self.field}: stored {self.stored!r}, here {self.here!r}"
+
+
+def of_context(context: Context, model_sha256: str) -> Recipe:
+    """The recipe of what `context` computes, JSON-ready."""
+    from taliesin import llama, models
+
+    info = llama.build_info()
+    settings, model = context.settings, context.model
+    libraries = info["libraries"]
+    assert isinstance(libraries, dict)
+    return {
+        "engine": "embedded",
+        "model_sha256": model_sha256,
+        "architecture": model.architecture,
+        "llama_cpp_python": info["llama_cpp_python"],
+        "instruction_set": info["instruction_set"],
+        "devices": model.devices,
+        "n_gpu_layers": model.n_gpu_layers,
+        "split": f"pieces of n_ubatch from the first token: {settings.n_ubatch}",
+        "n_ubatch": settings.n_ubatch,
+        "n_threads": settings.n_threads,
+        "flash_attn": settings.flash_attn,
+        "type_k": settings.type_k,
+        "type_v": settings.type_v,
+        "swa_full": settings.swa_full,
+        "kv_unified": True,
+        "n_seq_max": settings.n_seq_max,
+        "window": model.window,
+        "window_ring_cells": context.ring,
+        "offload_kqv": settings.offload_kqv,
+        "op_offload": settings.op_offload,
+        "rope": model.rope(),
+        "adapters": [],
+        "environment": environment(os.environ),
+        "evidence": {
+            "cpu": cpu_name(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "driver": driver_version() if model.n_gpu_layers else None,
+            "libraries": {name: models.file_sha256(path) for name, path in sorted(libraries.items())},
+        },
+    }
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that llama.cpp and ggml read and that may change numbers (for example LLAMA_ATTN_ROT_DISABLE)."""
+    return {
+        name: value
+        for name, value in sorted(variables.items())
+        if name.startswith(("GGML_", "LLAMA_")) and not name.startswith(_HARMLESS_ENVIRONMENT)
+    }
+
+
+def cpu_name() -> str:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def driver_version() -> str | None:
+    """The NVIDIA kernel driver's version, or None where there is none."""
+    try:
+        text = Path("/sys/module/nvidia/version").read_text(encoding="ascii")
+    except OSError:
+        return None
+    return text.strip()
+
+
+def identity_differences(stored: Mapping[str, Any], here: Mapping[str, Any]) -> list[Difference]:
+    """Identity fields that differ, a field that only one side knows included; sorted by name."""
+    names = sorted((set(stored) | set(here)) - {"evidence"})
+    return [Difference(n, stored.get(n), here.get(n)) for n in names if stored.get(n) != here.get(n)]
+
+
+def evidence_differences(stored: Mapping[str, Any], here: Mapping[str, Any]) -> list[Difference]:
+    """Evidence fields that differ; sorted by name."""
+    ours, theirs = here.get("evidence", {}), stored.get("evidence", {})
+    return [
+        Difference(n, theirs.get(n), ours.get(n))
+        for n in sorted(set(ours) | set(theirs))
+        if theirs.get(n) != ours.get(n)
+    ]
+
+
+def require(
+    stored: Mapping[str, Any], here: Mapping[str, Any], *, where: object, inexact: bool = False
+) -> list[Difference]:
+    """The identity differences that `inexact` lets pass (none, unless it was asked for).
+
+    Raises:
+        RecipeMismatch: a field differs and `inexact` is false, or a field differs that nothing can bridge.
+    """
+    differences = identity_differences(stored, here)
+    fatal = [d for d in differences if d.field in UNBRIDGEABLE]
+    if fatal or (differences and not inexact):
+        model = any(d.field == "model_sha256" for d in differences)
+        raise RecipeMismatch(
+            "the block was computed by another model" if model else "the block was computed under another recipe",
+            got="; ".join(map(str, differences)),
+            where=where,
+            hint="name the block's own model with --model"
+            if model
+            else "a state of this kind does not fit here: save the text again"
+            if fatal
+            else "match the settings, save the text again, or graft with --inexact and a label on the result",
+        )
+    return differences

@@ -1,0 +1,158 @@
+"""Putting a block back: from its file into an empty context, checked on the way.
+
+Order matters and is fixed: parse the state's structure, plan, allocate, read and hash, compare, and only then touch llama.cpp. A
+damaged byte is refused while the context is still empty, so nothing has to be repaired afterwards.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from taliesin import placement, seqstate
+from taliesin.errors import DecodeError, FormatError, StoreDamaged
+
+if TYPE_CHECKING:
+    from taliesin.blockfile import BlockFile
+    from taliesin.llama import Context
+
+Piece = tuple[int, memoryview]
+
+
+class Restored(NamedTuple):
+    """What a restore did. Seconds are wall time; `written_bytes` counts the filler that `read_bytes` does not."""
+
+    n_tokens: int
+    read_bytes: int
+    written_bytes: int
+    read_seconds: float
+    place_seconds: float
+
+
+@dataclass
+class Prepared:
+    """A block's state laid out in memory, ready to be handed to llama.cpp any number of times."""
+
+    n_tokens: int
+    state_bytes: int
+    steps: list[placement.Step]
+    buffers: list[memoryview]  # one for each Restore among the steps, in order
+    read_seconds: float
+
+    @property
+    def nbytes(self) -> int:
+        return sum(b.nbytes for b in self.buffers)
+
+
+def prepare(context: Context, block: BlockFile, *, verify: bool, threads: int = 2) -> Prepared:
+    """Read a block's state into the buffers that llama.cpp will be given; `verify` checks every chunk's SHA-256.
+
+    The payload goes straight from the file to its place in the buffers. Buffers are anonymous maps, so filler costs no memory:
+    pages that are only read stay the kernel's one zero page.
+
+    Raises:
+        FormatError: the payload is not a state of the supported layout, or its cells are not those of a fresh run.
+        StoreDamaged: a chunk's hash differs, or the file changed while it was read.
+    """
+    started = time.perf_counter()
+    n_tokens = len(block.header.tokens)
+    try:
+        state = seqstate.parse(block.read_at, block.payload_bytes, context.n_parts)
+        steps = placement.plan(state, n_tokens, context.model.window, context.ring)
+    except FormatError as error:
+        error.where = f"{block.path}, {error.where}"
+        # A state that does not parse is often a damaged one: then say so, with the chunk.
+        block.verify(threads)
+        raise
+    buffers = [memoryview(mmap.mmap(-1, step.n_bytes)) for step in steps if isinstance(step, placement.Restore)]
+    pieces = _pieces(steps, buffers, state.n_bytes)
+    block.read_into(pieces, verify=verify, threads=threads)
+    _require_same_structure(block, state, pieces)
+    return Prepared(n_tokens, state.n_bytes, steps, buffers, time.perf_counter() - started)
+
+
+def _pieces(steps: list[placement.Step], buffers: list[memoryview], n_bytes: int) -> list[Piece]:
+    """Where each byte of the payload goes, in payload order; bytes that the plan makes itself go to scratch memory."""
+    wanted: list[Piece] = []
+    restores = [step for step in steps if isinstance(step, placement.Restore)]
+    for step, buffer in zip(restores, buffers, strict=True):
+        for target, data in step.literals:
+            buffer[target : target + len(data)] = data
+        wanted += [(copy.source, buffer[copy.target : copy.target + copy.size]) for copy in step.copies]
+    wanted.sort(key=lambda piece: piece[0])
+    pieces: list[Piece] = []
+    end = 0
+    for source, view in [*wanted, (n_bytes, memoryview(b""))]:
+        if source > end:
+            pieces.append((end, memoryview(bytearray(source - end))))
+        if len(view):
+            pieces.append((source, view))
+        end = source + len(view)
+    return pieces
+
+
+def _require_same_structure(block: BlockFile, state: seqstate.SequenceState, pieces: list[Piece]) -> None:
+    """What was hashed must be what was planned from: the structure was read once before."""
+    starts = [start for start, _ in pieces]
+    for offset, data in state.structure:
+        start, view = pieces[bisect.bisect_right(starts, offset) - 1]
+        if view[offset - start : offset - start + len(data)] != data:
+            raise StoreDamaged("the block changed while it was read", where=f"{block.path}, payload byte {offset}")
+
+
+def apply(context: Context, prepared: Prepared) -> float:
+    """Hand a prepared state to an empty context; seconds taken. The context then is as a fresh prefill left it.
+
+    Raises:
+        DecodeError: llama.cpp refused a step, or does not hold afterwards what it should. The context is empty then.
+    """
+    context.clear()
+    started = time.perf_counter()
+    buffers = iter(prepared.buffers)
+    try:
+        for step in prepared.steps:
+            if isinstance(step, placement.Restore):
+                context.restore(next(buffers))
+            else:
+                context.remove(*step)
+        seconds = time.perf_counter() - started
+        _require_held(context, prepared)
+    except DecodeError:
+        context.clear()
+        raise
+    return seconds
+
+
+def _require_held(context: Context, prepared: Prepared) -> None:
+    n, ring = prepared.n_tokens, context.ring
+    # A wrapped ring holds R positions, or R - 1 once the cell under the write head was freed.
+    oldest = n - ring + (1 if n % ring else 0) if ring and n > ring else 0
+    found, size = context.position_range(), context.state_bytes()
+    if found != (oldest, n - 1) or size != prepared.state_bytes:
+        raise DecodeError(
+            "the restored cells are not those of the block",
+            expected=f"positions {oldest}..{n - 1}, a state of {prepared.state_bytes} bytes",
+            got=f"positions {found[0]}..{found[1]}, {size} bytes",
+            hint="taliesin check, then taliesin doctor",
+        )
+
+
+def require_cell_order(context: Context, n_tokens: int) -> None:
+    """Read the state back and check that every cell lies where a fresh run puts it.
+
+    Raises:
+        FormatError: it does not.
+    """
+    data = context.state()
+    state = seqstate.parse(lambda offset, size: bytes(data[offset : offset + size]), len(data), context.n_parts)
+    placement.check(state, n_tokens, context.model.window, context.ring)
+
+
+def restore(context: Context, block: BlockFile, *, verify: bool = True, threads: int = 2) -> Restored:
+    """`prepare` and `apply` in one go."""
+    prepared = prepare(context, block, verify=verify, threads=threads)
+    seconds = apply(context, prepared)
+    return Restored(prepared.n_tokens, block.payload_bytes, prepared.nbytes, prepared.read_seconds, seconds)
