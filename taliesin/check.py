@@ -57,14 +57,14 @@ class CheckReport(NamedTuple):
 
     findings: list[Finding]
     n_blocks: int
-    n_verified: int
+    n_sound: int
     n_refs: int
     complete: bool
 
     @property
     def sound(self) -> bool:
-        """No damage, or all of it repaired."""
-        return all(finding.action is not None for finding in self.findings if finding.is_damage)
+        """Whether no damage was found, repaired or not."""
+        return not any(finding.is_damage for finding in self.findings)
 
 
 def check(
@@ -94,17 +94,17 @@ def check(
         walk.look_around()
 
     verified_at = library.index.verified()
-    n_verified = 0
+    n_sound = 0
     complete = True
     for block_id in sorted(walk.blocks, key=lambda i: (verified_at.get(i, ("", 0.0))[1], i)):
         if deadline is not None and time.monotonic() > deadline:
             complete = False
             break
-        n_verified += walk.look_at_block(block_id, deep, advance)
+        n_sound += walk.look_at_block(block_id, deep, advance)
     for ref in walk.refs:
         walk.look_at_ref(ref)
     walk.look_for_unnamed()
-    return CheckReport(walk.findings, len(walk.blocks), n_verified, len(walk.refs), complete)
+    return CheckReport(walk.findings, len(walk.blocks), n_sound, len(walk.refs), complete)
 
 
 class _Walk:
