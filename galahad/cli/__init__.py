@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from galahad.cli import verify
 from taliesin import __version__, console
 
 app = typer.Typer(
@@ -34,6 +35,9 @@ def _common(
     ] = False,
 ) -> None:
     console.set_quiet(quiet)
+
+
+app.add_typer(verify.commands)
 
 
 def main() -> None:

@@ -65,6 +65,36 @@ class Capabilities:
     def level(self) -> Level:
         return self.mechanisms.level
 
+    def advice(self) -> tuple[str, ...]:
+        """What is missing for the level `full` with every package, and how to get it; empty when nothing is."""
+        used = self.mechanisms
+        missing = []
+        if not used.landlock_abi:
+            missing.append(
+                "Landlock: needs Linux 5.13 or later with `landlock` among the security modules "
+                "(/sys/kernel/security/lsm; boot with lsm=landlock,... to add it)"
+            )
+        if not used.seccomp:
+            missing.append("seccomp filters: need Linux with CONFIG_SECCOMP_FILTER on x86-64 or aarch64")
+        if self.bubblewrap is None:
+            missing.append("bubblewrap: install the package `bubblewrap` (apt, dnf, pacman, apk)")
+        elif not used.bubblewrap:
+            missing.append(
+                f"bubblewrap: {self.bubblewrap} is there but did not run a program. Namespaces may be switched off: see "
+                "sysctl kernel.apparmor_restrict_unprivileged_userns (Ubuntu 23.10 and later: give bwrap an AppArmor "
+                "profile that allows userns), kernel.unprivileged_userns_clone, user.max_user_namespaces; a container "
+                "may forbid them"
+            )
+        if self.uid == 0 and used.identity != "unused":
+            missing.append(
+                f"an identity of its own for the program: {self.interpreter} lies in a folder that is closed to other "
+                "users; bubblewrap, or an interpreter outside of it, solves that"
+            )
+        absent = [name for name in ("sympy", "numpy") if name not in self.packages]
+        if absent:
+            missing.append(f"packages that programs often import: pip install {' '.join(absent)}")
+        return tuple(missing)
+
 
 def landlock_abi() -> int:
     """The Landlock ABI of the running kernel, 0 where there is none (or it was left out at boot)."""

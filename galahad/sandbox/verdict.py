@@ -96,14 +96,19 @@ def judge(execution: Execution, expect: int | None = None) -> Verdict:
     return Verdict("refuted", "answer", f"printed {answer}, expected {expect}", answer, expect, execution)
 
 
+def _shown(text: str, n_characters: int) -> str:
+    """A program's own words in one line that a terminal takes as nothing but text."""
+    kept = text if len(text) <= n_characters else text[: n_characters - 3] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in kept)
+
+
 def _why_no_answer(stdout: str) -> tuple[Cause, str]:
     last = _last_line(stdout)
     if not last:
         return "no-output", "printed nothing"
     if _ANSWER.fullmatch(last):
         return "too-long", f"printed an integer of more than {MAX_DIGITS} digits"
-    shown = last if len(last) <= 60 else last[:57] + "..."
-    return "no-integer", f"its last line is not an integer: {shown!a}"
+    return "no-integer", f"its last line is not an integer: {_shown(last, 60)}"
 
 
 def _explain(execution: Execution) -> str:
@@ -112,7 +117,7 @@ def _explain(execution: Execution) -> str:
             return f"ran out of time after {execution.wall_seconds:.1f} s ({execution.cpu_seconds:.1f} s of CPU)"
         case "error":
             last = execution.stderr.strip().rpartition("\n")[2]
-            return f"exit code {execution.exit_code}" + (f": {last[:200]}" if last else "")
+            return f"exit code {execution.exit_code}" + (f": {_shown(last, 200)}" if last else "")
         case "output-limit":
             return "printed more than the limit"
         case "file-limit":
