@@ -546,8 +546,8 @@ class Execution(Protocol):
     """What `resolve` needs to know about a run in the sandbox."""
 
     @property
-    def ok(self) -> bool:
-        """True if the program ended by itself with status 0, within its limits, and its output was not cut."""
+    def status(self) -> str:
+        """`ok` if the program ended by itself with exit code 0, within its limits and with its output whole."""
 
     @property
     def stdout(self) -> str: ...
@@ -565,7 +565,7 @@ def resolve(extraction: Extraction, run: Callable[[str], Execution] | None = Non
         return extraction
     execution = (run or _run_in_sandbox)(program(extraction.expression))
     printed = execution.stdout.strip()
-    if not execution.ok:
+    if execution.status != "ok":
         return replace(extraction, reason="unresolved")
     if printed in ("fraction", "irrational"):
         return replace(extraction, reason="not-an-integer")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from galahad.cli import verify
+from galahad.cli import data, verify
 from taliesin import __version__, console
 
 app = typer.Typer(
@@ -38,6 +38,7 @@ def _common(
 
 
 app.add_typer(verify.commands)
+app.add_typer(data.commands, name="data")
 
 
 def main() -> None:

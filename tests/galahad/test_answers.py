@@ -20,7 +20,7 @@ CASES: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("answers.y
 
 
 class Ran(NamedTuple):
-    ok: bool
+    status: str
     stdout: str
 
 
@@ -29,7 +29,7 @@ def run_plainly(source: str) -> Ran:
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", source], capture_output=True, text=True, timeout=20, check=False
     )
-    return Ran(done.returncode == 0, done.stdout)
+    return Ran("error" if done.returncode else "ok", done.stdout)
 
 
 def refuse_to_run(source: str) -> Ran:
@@ -79,12 +79,12 @@ def test_the_span_shows_the_answer_in_the_response() -> None:
 
 def test_a_program_that_fails_or_prints_nonsense_leaves_the_answer_unresolved() -> None:
     pending = extract("\\boxed{2^{99999999}}")
-    for result in (Ran(False, ""), Ran(False, "5"), Ran(True, ""), Ran(True, "hello"), Ran(True, "1.5")):
+    for result in (Ran("timeout", ""), Ran("timeout", "5"), Ran("ok", ""), Ran("ok", "hello"), Ran("ok", "1.5")):
         resolved = resolve(pending, lambda _source, result=result: result)  # type: ignore[misc]
         assert resolved.value is None
         assert grade(resolved, 5) == "not-extracted"
-    assert resolve(pending, lambda _source: Ran(True, "fraction\n")).reason == "not-an-integer"
-    assert resolve(pending, lambda _source: Ran(True, "12\n")) == Extraction(
+    assert resolve(pending, lambda _source: Ran("ok", "fraction\n")).reason == "not-an-integer"
+    assert resolve(pending, lambda _source: Ran("ok", "12\n")) == Extraction(
         12, pending.expression, "integer", pending.span
     )
 
