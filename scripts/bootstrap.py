@@ -248,8 +248,9 @@ def run_logged(
             )
 
     note(f"{label} (log: {log})")
-    with log.open("w", encoding="utf-8") as stream:
-        process = subprocess.Popen(
+    with (
+        log.open("w", encoding="utf-8") as stream,
+        subprocess.Popen(
             [str(part) for part in argv],
             cwd=cwd,
             env=dict(env),
@@ -259,7 +260,8 @@ def run_logged(
             text=True,
             errors="replace",
             start_new_session=True,  # so that an interrupt ends the compilers too, not only their parent
-        )
+        ) as process,
+    ):
         reporter = threading.Thread(target=report, daemon=True)
         reporter.start()
         try:
@@ -276,7 +278,6 @@ def run_logged(
                 print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
-                process.wait()
     if code:
         said = [f"{label} failed (exit {code}); its last lines:", *tail, f"whole log: {log}"]
         raise BootstrapError("\n".join([*said, f"  try: {hint}"] if hint else said))
