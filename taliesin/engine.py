@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,8 +66,8 @@ class Grafted:
     evidence: list[Difference]
     certified: bool
     certify_seconds: float
-    _prepared: graft.Prepared
-    _context: llama.Context
+    prepared: graft.Prepared
+    context: llama.Context
     _fresh: bool = True
     prefill_seconds: float = 0.0
     prompt_tokens: int = 0
@@ -98,10 +98,10 @@ class Grafted:
         if not query:
             raise DecodeError("the prompt adds no token after the block", expected="at least one", got="none")
         if not self._fresh:
-            graft.apply(self._context, self._prepared)
+            graft.apply(self.context, self.prepared)
         self._fresh = False
         started = time.perf_counter()
-        logits = self._context.decode(query, len(self.header.tokens))
+        logits = self.context.decode(query, len(self.header.tokens))
         assert logits is not None
         self.prefill_seconds = time.perf_counter() - started
         self.prompt_tokens = len(query)
@@ -112,7 +112,7 @@ class Grafted:
         query = self.query(question)
         self.prefill(query)
         position = len(self.header.tokens) + len(query)
-        yield from self.engine.continue_from(self._context, position, n_predict, sampling, frozenset(self.header.stop))
+        yield from self.engine.continue_from(self.context, position, n_predict, sampling, frozenset(self.header.stop))
 
 
 @dataclass
@@ -151,6 +151,7 @@ class Engine:
         raw: bool = False,
         title: str | None = None,
         replace_existing: bool = False,
+        on_block: Callable[[int, int], None] = lambda _done, _count: None,
     ) -> list[Saved]:
         """Store `text` as one block under `name`, or as `name#1`, `name#2`, ... where it does not fit in one.
 
@@ -195,6 +196,7 @@ class Engine:
                     replace_existing=replace_existing,
                 )
             )
+            on_block(index + 1, len(parts))
         return saved
 
     def save_tokens(
@@ -327,8 +329,7 @@ class Engine:
         ):
             held.clear()
             return held
-        if held is not None:
-            held.close()
+        self.drop_context()
         self._context = llama.Context(self.model, replace(settings, n_ctx=n_ctx))
         return self._context
 
@@ -360,10 +361,14 @@ class Engine:
         finally:
             sampler.close()
 
-    def close(self) -> None:
+    def drop_context(self) -> None:
+        """Free the context; the next use makes a new one. Grafts in it are gone."""
         if self._context is not None:
             self._context.close()
             self._context = None
+
+    def close(self) -> None:
+        self.drop_context()
         self.model.close()
 
     def __enter__(self) -> Self:

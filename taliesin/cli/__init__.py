@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from taliesin import __version__, console
-from taliesin.cli import library, model
+from taliesin.cli import blocks, library, model, prove
 
 app = typer.Typer(
     help="Byte-exact KV blocks on llama.cpp: save, graft, verify.",
@@ -37,6 +37,8 @@ def _common(
     console.set_quiet(quiet)
 
 
+app.add_typer(blocks.commands)
+app.add_typer(prove.commands)
 app.add_typer(library.commands)
 app.add_typer(model.commands, name="model")
 

@@ -34,3 +34,32 @@ def confirm(question: str, yes: bool) -> bool:
     if not sys.stdin.isatty():
         raise UsageError("not done without a confirmation", hint="--yes")
     return typer.confirm(question, err=True)
+
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", "-m", help="A name of `taliesin model list` or the path of a GGUF file.", show_default=False
+    ),
+]
+GpuLayers = Annotated[int, typer.Option("--gpu-layers", help="Layers on the GPU; -1 for all.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", help="CPU threads; part of the recipe.", min=1, show_default=False)
+]
+Ubatch = Annotated[
+    int | None, typer.Option("--ubatch", help="Tokens computed at once; part of the recipe.", min=1, show_default=False)
+]
+
+
+def read_text(path: str) -> str:
+    """The text of a file, or of stdin for `-`.
+
+    Raises:
+        UsageError: no such file, or not UTF-8.
+    """
+    try:
+        return sys.stdin.buffer.read().decode("utf-8") if path == "-" else Path(path).read_bytes().decode("utf-8")
+    except OSError as error:
+        raise UsageError("the text cannot be read", got=error.strerror, where=path) from error
+    except UnicodeDecodeError as error:
+        raise UsageError("the text is not UTF-8", got=f"byte {error.start}: {error.reason}", where=path) from error

@@ -1,0 +1,243 @@
+"""`taliesin save|graft`: a text to a block, and a block back into a context with a question after it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from taliesin import console
+from taliesin.cli.options import GpuLayers, Json, LibraryPath, Model, Threads, Ubatch, read_text
+from taliesin.errors import ModelError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from taliesin.engine import Align, Grafted
+    from taliesin.llama import Settings
+
+commands = typer.Typer()
+
+_MOST_THREADS = 8  # beyond, decoding on a CPU rarely gains, and blocks stay usable on smaller machines
+
+
+class KvType(StrEnum):
+    """Cache types of llama.cpp."""
+
+    F16 = "f16"
+    F32 = "f32"
+    BF16 = "bf16"
+    Q8_0 = "q8_0"
+    Q4_0 = "q4_0"
+    Q4_1 = "q4_1"
+    Q5_0 = "q5_0"
+    Q5_1 = "q5_1"
+
+
+class Policy(StrEnum):
+    """When the payload is hashed."""
+
+    ONCE = "once"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+def default_settings(threads: int | None, ubatch: int | None) -> Settings:
+    """Settings of a new block on this machine."""
+    from taliesin.llama import Settings
+
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    settings = Settings(n_threads=threads or min(usable, _MOST_THREADS))
+    return replace(settings, n_ubatch=ubatch or settings.n_ubatch)
+
+
+def model_for(recipe: Mapping[str, Any], given: str | None) -> str:
+    """The model to load for a block: the one named, else the catalogue's with the recipe's hash.
+
+    Raises:
+        ModelError: no name was given, and the catalogue does not know the block's model.
+    """
+    from taliesin import models
+
+    if given is not None:
+        return given
+    digest = recipe.get("model_sha256")
+    known = next((entry for entry in models.catalogue() if entry.sha256 == digest), None)
+    if known is None:
+        raise ModelError(
+            "the block's model is not in the catalogue",
+            expected=f"SHA-256 {digest}",
+            hint="--model PATH of its GGUF file",
+        )
+    return known.name
+
+
+@commands.command()
+def save(
+    text: Annotated[str, typer.Argument(help="A text file, or - for stdin.", show_default=False)],
+    name: Annotated[str, typer.Option("--name", "-n", help="The block's name.", show_default=False)],
+    model: Model = None,
+    aligned: Annotated[
+        bool, typer.Option("--aligned", help="Cut at a multiple of --ubatch: equals the one-shot prompt.")
+    ] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Store every token: equals block, then query.")] = False,
+    block_tokens: Annotated[
+        int | None,
+        typer.Option("--block-tokens", help="Most tokens in a block; a longer text gives NAME#1, NAME#2, ...", min=1),
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="No chat template around the text.")] = False,
+    title: Annotated[str | None, typer.Option("--title", help="For listings; the text's first line.")] = None,
+    replace_existing: Annotated[
+        bool, typer.Option("--replace", help="Take the place of a block of that name.")
+    ] = False,
+    threads: Threads = None,
+    ubatch: Ubatch = None,
+    type_k: Annotated[KvType, typer.Option("--type-k", help="Type of cached K.")] = KvType.F16,
+    type_v: Annotated[KvType, typer.Option("--type-v", help="Type of cached V.")] = KvType.F16,
+    flash_attn: Annotated[bool, typer.Option("--flash-attn/--no-flash-attn", help="Flash attention.")] = True,
+    gpu_layers: GpuLayers = 0,
+    library: LibraryPath = None,
+    as_json: Json = False,
+) -> None:
+    """Prefill a text and store its KV state as a block.
+
+    taliesin save notes.txt --name notes
+
+    A text of at least 4 x --ubatch tokens is cut at the last multiple of --ubatch and its rest kept as tokens that are
+    prefilled with the query: its graft equals the one-shot prompt bit for bit. A shorter one is stored whole: its graft
+    equals block, then query. --aligned and --whole choose.
+
+    Exit codes: 0 stored, 2 usage, 11 locked, 13 no space, 30-34 engine or model.
+    """
+    if aligned and whole:
+        raise UsageError("--aligned and --whole contradict each other")
+    content = read_text(text)
+    from taliesin import models
+    from taliesin.engine import Engine
+    from taliesin.library import Library
+
+    align: Align = "aligned" if aligned else "whole" if whole else "auto"
+    settings = replace(
+        default_settings(threads, ubatch), type_k=type_k.value, type_v=type_v.value, flash_attn=flash_attn
+    )
+    with (
+        Library(library) as store,
+        Engine(model or models.DEFAULT, settings=settings, gpu_layers=gpu_layers) as engine,
+        console.progress("prefill", 1, "texts") as advance,
+    ):
+        saved = engine.save(
+            store, content, name, align=align, block_tokens=block_tokens, raw=raw, title=title,
+            replace_existing=replace_existing, on_block=lambda _done, count: advance(1 / count),
+        )  # fmt: skip
+    rows = [
+        {
+            "name": s.info.name, "id": s.info.id, "n_tokens": len(s.header.tokens), "n_tail": len(s.header.tail),
+            "file_bytes": s.info.file_bytes, "equals": s.header.equals, "prefill_seconds": s.prefill_seconds,
+            "save_seconds": s.save_seconds,
+        }
+        for s in saved
+    ]  # fmt: skip
+    if as_json:
+        console.emit_json("taliesin.save/1", {"blocks": rows})
+        return
+    for s in saved:
+        tail = f" + {len(s.header.tail)} kept for the query" if len(s.header.tail) else ""
+        console.note(
+            f"{s.info.name}: {len(s.header.tokens)} tokens{tail}, {console.human_bytes(s.info.file_bytes)}, prefill "
+            f"{s.prefill_seconds:.2f} s, write {s.save_seconds:.3f} s; a graft equals {s.header.equals}"
+        )
+        console.out(s.info.id)
+
+
+@commands.command("graft")
+def graft_block(
+    name: Annotated[str, typer.Argument(help="A name, or the first 8 or more digits of an id.", show_default=False)],
+    prompt: Annotated[str, typer.Option("--prompt", "-p", help="The question; - reads stdin.", show_default=False)],
+    n_predict: Annotated[int, typer.Option("-n", "--n-predict", help="Most tokens to generate.", min=0)] = 128,
+    temperature: Annotated[float, typer.Option("--temp", help="0 is greedy.", min=0.0)] = 0.0,
+    top_k: Annotated[int, typer.Option("--top-k", min=0)] = 40,
+    top_p: Annotated[float, typer.Option("--top-p", min=0.0, max=1.0)] = 0.95,
+    min_p: Annotated[float, typer.Option("--min-p", min=0.0, max=1.0)] = 0.05,
+    seed: Annotated[int, typer.Option("--seed", help="Of the sampler, with --temp.", min=0)] = 0,
+    certify: Annotated[bool, typer.Option("--certify", help="Re-run the block's certificate first.")] = False,
+    policy: Annotated[
+        Policy, typer.Option("--verify", help="Hash the payload: once for each file as it is, always, never.")
+    ] = Policy.ONCE,
+    inexact: Annotated[bool, typer.Option("--inexact", help="Graft under another recipe, and say so.")] = False,
+    model: Model = None,
+    threads: Threads = None,
+    ubatch: Ubatch = None,
+    gpu_layers: GpuLayers = 0,
+    library: LibraryPath = None,
+    as_json: Json = False,
+) -> None:
+    """Put a block back and answer a question after it: the text on stdout, what was done on stderr.
+
+    taliesin graft notes --prompt "Who kept the light?"
+
+    The block's own recipe decides the settings; --threads and --ubatch differ from it only with --inexact. Where CPU,
+    engine libraries or driver differ from the saving machine's, the certificate is re-run first.
+
+    Exit codes: 0 done, 2 usage, 10 no such block, 12 damaged, 20-21 format, 22 other recipe, 23 the certificate does
+    not hold, 30-34 engine or model.
+    """
+    question = read_text("-") if prompt == "-" else prompt
+    from taliesin.engine import Engine
+    from taliesin.library import Library
+    from taliesin.llama import Sampling
+
+    overrides = {k: v for k, v in (("n_threads", threads), ("n_ubatch", ubatch)) if v is not None}
+    sampling = Sampling(temperature, top_k, top_p, min_p, seed)
+    with Library(library, create=False) as store, store.open(name) as block:
+        header = block.header
+        with Engine(model_for(header.recipe, model), gpu_layers=gpu_layers) as engine:
+            n_query = len(header.tail) + len(engine.model.tokenize(question, special=False)) + len(header.after_query)
+            put_back = engine.graft(
+                block, library=store, policy=policy.value, overrides=overrides, inexact=inexact, certify=certify,
+                n_extra=n_query + n_predict,
+            )  # fmt: skip
+            started = time.perf_counter()
+            pieces = []
+            n_generated = 0
+            for step in put_back.generate(question, n_predict, sampling):
+                pieces.append(step.text)
+                n_generated += step.token >= 0
+                if not as_json:
+                    sys.stdout.write(step.text)
+                    sys.stdout.flush()
+            seconds = time.perf_counter() - started
+    if as_json:
+        console.emit_json("taliesin.graft/1", _graft_fields(put_back, "".join(pieces), n_generated, seconds))
+        return
+    if pieces:
+        console.out()
+    done = put_back.restored
+    proof = f", certificate in {put_back.certify_seconds * 1e3:.0f} ms" if put_back.certified else ""
+    console.note(
+        f"restored {done.n_tokens} tokens ({console.human_bytes(done.read_bytes)}): read {done.read_seconds * 1e3:.1f} ms, "
+        f"placed {done.place_seconds * 1e3:.1f} ms{proof}; prefilled {put_back.prompt_tokens} tokens in "
+        f"{put_back.prefill_seconds * 1e3:.1f} ms; generated {n_generated} in "
+        f"{seconds - put_back.prefill_seconds:.2f} s"
+    )
+    (console.warn if put_back.differences else console.note)(put_back.label)
+
+
+def _graft_fields(put_back: Grafted, text: str, n_generated: int, seconds: float) -> dict[str, Any]:
+    return {
+        "text": text,
+        "n_generated": n_generated,
+        "generate_seconds": seconds - put_back.prefill_seconds,
+        "prefill_seconds": put_back.prefill_seconds,
+        "n_prefilled": put_back.prompt_tokens,
+        "restored": put_back.restored._asdict(),
+        "certified": put_back.certified,
+        "exact": not put_back.differences,
+        "label": put_back.label,
+        "differences": [d._asdict() for d in put_back.differences],
+        "equals": put_back.header.equals,
+    }
