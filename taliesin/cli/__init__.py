@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from taliesin import __version__, console
-from taliesin.cli import blocks, library, model, prove
+from taliesin.cli import blocks, doctor, library, model, prove
 
 app = typer.Typer(
     help="Byte-exact KV blocks on llama.cpp: save, graft, verify.",
@@ -41,6 +41,7 @@ app.add_typer(blocks.commands)
 app.add_typer(prove.commands)
 app.add_typer(library.commands)
 app.add_typer(model.commands, name="model")
+app.add_typer(doctor.commands)
 
 
 def main() -> None:
