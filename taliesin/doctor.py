@@ -20,7 +20,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Literal
 
-from taliesin import __version__, models
+from taliesin import __version__, catalogue, models
 from taliesin.console import human_bytes
 from taliesin.errors import TaliesinError
 
@@ -223,7 +223,7 @@ def _size(folder: Path) -> int:
 
 
 def _models(rehash: bool) -> Iterator[Finding]:
-    for known in models.catalogue():
+    for known in catalogue.catalogue():
         needed = known.name == models.DEFAULT
         mend = f"taliesin model pull {known.name}"
         if not known.path.is_file():

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -90,6 +91,13 @@ def test_constraints_name_every_package_once_with_an_exact_version() -> None:
     assert all(line.count("==") == 1 for line in lines if not line.startswith("#"))
     assert len(names) == len(set(names))
     assert f"llama-cpp-python=={VERSION}" in lines
+
+
+def test_every_direct_requirement_has_a_constraint(bootstrap: ModuleType) -> None:
+    project = bootstrap.pyproject(CHECKOUT)["project"]
+    wanted = [*project["dependencies"], *(r for extra in project["optional-dependencies"].values() for r in extra)]
+    have = {line.split("==")[0] for line in (CHECKOUT / "constraints.txt").read_text().splitlines()}
+    assert {re.split(r"[^A-Za-z0-9._-]", name)[0].lower().replace("_", "-") for name in wanted} <= have
 
 
 def test_the_key_changes_with_whatever_changes_the_build(bootstrap: ModuleType) -> None:

