@@ -14,7 +14,6 @@ import re
 import stat
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -509,13 +508,16 @@ def _transfer(
 
 def _in_threads(tasks: Sequence[Callable[[], None]], threads: int) -> None:
     """Run all tasks, at most `threads` at a time; of their exceptions the first in the order of `tasks` comes out."""
+    # Not at the top: a listing reads no block and need not load the thread pool (30 ms).
+    from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
     if threads <= 1 or len(tasks) == 1:
         for task in tasks:
             task()
         return
     pool = ThreadPoolExecutor(min(threads, len(tasks)))
     try:
-        futures: list[Future[None]] = [pool.submit(task) for task in tasks]
+        futures = [pool.submit(task) for task in tasks]
         wait(futures, return_when=FIRST_EXCEPTION)
     finally:
         # After a failure, or Ctrl-C, what has not begun is dropped; what runs ends before the caller's memory may go.
@@ -545,6 +547,8 @@ def write(
         FormatError: header or payload breaks a rule of the format (no tokens, no payload, ...); nothing was written.
         OSError: from the file system, such as ENOSPC.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     buffers: Sequence[ReadableBuffer] = payload if isinstance(payload, (list, tuple)) else [payload]  # type: ignore[list-item]
     views = [_byte_view(b) for b in buffers if memoryview(b).nbytes]
     meta = _encode_meta(header)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import secrets
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -76,7 +75,7 @@ def write(path: Path, blocks: Mapping[str, BlockFile]) -> int:
         for name, block in blocks.items()
     ]
     manifest = canonical_json({"format": _FORMAT, "version": VERSION, "blocks": [entry._asdict() for entry in entries]})
-    partial = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.part")
+    partial = path.with_name(f".{path.name[:100]}.{os.urandom(6).hex()}.part")
     try:
         with (
             os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file,

@@ -7,7 +7,6 @@ Deliberately does not know: whether a sound block suits an engine (`verify`).
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import stat
 import time
@@ -16,9 +15,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from taliesin.blockfile import SUFFIX, BlockFile, is_digest
+from taliesin.blockfile import BlockFile
 from taliesin.errors import FormatError, StoreDamaged, StoreMissing, UnsupportedVersion
-from taliesin.library import OWN_NAMES, sync_folder
+from taliesin.library import OWN_NAMES, id_of_block_file, sync_folder
 
 if TYPE_CHECKING:
     from taliesin.index import RefRow
@@ -137,9 +136,8 @@ class _Walk:
             if not self._look_at_stranger(folder, is_ours):
                 continue
             for entry in _entries(Path(folder.path)):
-                block_id = entry.name.removesuffix(SUFFIX)
-                is_ours = entry.name.endswith(SUFFIX) and is_digest(block_id) and block_id.startswith(folder.name)
-                if self._look_at_stranger(entry, is_ours):
+                block_id = id_of_block_file(entry.name, folder.name)
+                if self._look_at_stranger(entry, block_id is not None) and block_id is not None:
                     self.blocks[block_id] = Path(entry.path)
                     self._look_at_mode(Path(entry.path), entry.stat(follow_symlinks=False).st_mode, 0o400)
         for path in self.library.leftovers():
@@ -211,7 +209,7 @@ class _Walk:
         self.findings.append(Finding(kind, str(path.relative_to(self.library.path)), message, action))
 
     def _quarantine(self, path: Path) -> str:
-        target = self.library.path / "quarantine" / f"{path.name[:150]}.{secrets.token_hex(4)}"
+        target = self.library.path / "quarantine" / f"{path.name[:150]}.{os.urandom(4).hex()}"
         with self.library.locked():
             os.rename(path, target)
             sync_folder(path.parent)

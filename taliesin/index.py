@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,13 +16,15 @@ from typing import Any, NamedTuple
 from taliesin.errors import StoreDamaged
 
 # Another number means other tables: the file is thrown away and built again.
-SCHEMA = 1
+SCHEMA = 2
 _TABLES = """
+CREATE TABLE folders (folder TEXT PRIMARY KEY, stamp TEXT) WITHOUT ROWID;
 CREATE TABLE blocks (id TEXT PRIMARY KEY, stamp TEXT, size INTEGER, root TEXT, title TEXT, created TEXT, equals TEXT,
   n_tokens INTEGER, n_tail INTEGER, payload_bytes INTEGER, part_index INTEGER, part_count INTEGER, recipe_id TEXT,
   problem TEXT) WITHOUT ROWID;
 CREATE TABLE refs (file BLOB PRIMARY KEY, stamp TEXT, name TEXT, block_id TEXT, root TEXT, pinned INTEGER, created TEXT)
   WITHOUT ROWID;
+CREATE INDEX refs_by_block ON refs (block_id);
 CREATE TABLE used (id TEXT PRIMARY KEY, at REAL) WITHOUT ROWID;
 CREATE TABLE verified (id TEXT PRIMARY KEY, stamp TEXT, at REAL) WITHOUT ROWID;
 """
@@ -48,7 +50,7 @@ class BlockRow(NamedTuple):
 
 
 class RefRow(NamedTuple):
-    """One ref file: its file name and stamp, and what it says."""
+    """One ref file: its file name and stamp, and what it says; `block_id` is empty for a damaged one."""
 
     file: bytes
     stamp: str
@@ -59,12 +61,25 @@ class RefRow(NamedTuple):
     created: str
 
 
+class Changes(NamedTuple):
+    """What differs between the index and the files. A folder's stamp says up to when its rows are known to be right."""
+
+    folders: dict[str, str]
+    gone_folders: list[str]
+    blocks: list[BlockRow]
+    gone_blocks: list[str]
+    refs: list[RefRow]
+    gone_refs: list[bytes]
+
+
 class Index:
     """The cache in one SQLite file. Where that cannot be opened or written, every method works in memory only."""
 
     def __init__(self, path: Path) -> None:
         """Opens nothing yet. `path` is the SQLite file."""
         self.path = path
+        # Counts how often the content was lost: who read before and after a change of it has not read one state.
+        self.generation = 0
         self._connection: sqlite3.Connection | None = None
 
     def close(self) -> None:
@@ -73,27 +88,40 @@ class Index:
             self._connection = None
 
     def blocks(self) -> dict[str, BlockRow]:
+        """Block id -> row."""
         return {row[0]: BlockRow._make(row) for row in self._rows("SELECT * FROM blocks")}
 
-    def refs(self) -> dict[bytes, RefRow]:
-        return {row[0]: RefRow._make((*row[:5], bool(row[5]), row[6])) for row in self._rows("SELECT * FROM refs")}
+    def refs(self) -> list[RefRow]:
+        """Sorted by name."""
+        rows = self._rows("SELECT * FROM refs ORDER BY name")
+        return [RefRow._make((*row[:5], bool(row[5]), row[6])) for row in rows]
 
-    def update(
-        self, blocks: Iterable[BlockRow], gone_blocks: Iterable[str], refs: Iterable[RefRow], gone_refs: Iterable[bytes]
-    ) -> None:
-        """Put these rows in and take those out, in one transaction."""
-        marks = ",".join("?" * len(BlockRow._fields))
-        ids = [(block_id,) for block_id in gone_blocks]
-        with self._transaction() as db:
-            db.executemany(f"INSERT OR REPLACE INTO blocks VALUES ({marks})", blocks)
-            db.executemany("INSERT OR REPLACE INTO refs VALUES (?,?,?,?,?,?,?)", refs)
-            for table in ("blocks", "used", "verified"):
-                db.executemany(f"DELETE FROM {table} WHERE id = ?", ids)
-            db.executemany("DELETE FROM refs WHERE file = ?", [(file,) for file in gone_refs])
-
-    def last_used(self) -> Mapping[str, float]:
+    def used(self) -> dict[str, float]:
         """Block id -> Unix time of its last use, for the blocks that were used."""
         return dict(self._rows("SELECT id, at FROM used"))
+
+    def folder_stamps(self) -> dict[str, str]:
+        return dict(self._rows("SELECT folder, stamp FROM folders"))
+
+    def block_stamps(self, folder: str) -> dict[str, str]:
+        """Block id -> stamp, for the blocks in that folder of `blocks/`."""
+        return dict(self._rows("SELECT id, stamp FROM blocks WHERE id GLOB ?", f"{folder}*"))
+
+    def ref_stamps(self) -> dict[bytes, str]:
+        return dict(self._rows("SELECT file, stamp FROM refs"))
+
+    def apply(self, changes: Changes) -> None:
+        """All of it in one transaction."""
+        marks = ",".join("?" * len(BlockRow._fields))
+        ids = [(block_id,) for block_id in changes.gone_blocks]
+        with self._transaction() as db:
+            db.executemany(f"INSERT OR REPLACE INTO blocks VALUES ({marks})", changes.blocks)
+            db.executemany("INSERT OR REPLACE INTO refs VALUES (?,?,?,?,?,?,?)", changes.refs)
+            for table in ("blocks", "used", "verified"):
+                db.executemany(f"DELETE FROM {table} WHERE id = ?", ids)
+            db.executemany("DELETE FROM refs WHERE file = ?", [(file,) for file in changes.gone_refs])
+            db.executemany("INSERT OR REPLACE INTO folders VALUES (?,?)", changes.folders.items())
+            db.executemany("DELETE FROM folders WHERE folder = ?", [(folder,) for folder in changes.gone_folders])
 
     def mark_used(self, block_id: str, at: float) -> None:
         with self._transaction() as db:
@@ -110,17 +138,21 @@ class Index:
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO verified VALUES (?,?,?)", (block_id, stamp, at))
 
+    def last_used(self, block_id: str) -> float | None:
+        """Unix time of the block's last use."""
+        return next((row[0] for row in self._rows("SELECT at FROM used WHERE id = ?", block_id)), None)
+
     def _rows(self, query: str, *values: str) -> list[Any]:
         try:
             return self._db().execute(query, values).fetchall()
         except sqlite3.OperationalError:  # locked for longer than the timeout
-            return []
+            return self._use_memory().execute(query, values).fetchall()
         except sqlite3.DatabaseError:
             return self._start_over().execute(query, values).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that is dropped, not failed, when the cache cannot be written now."""
+        """A transaction; where the file cannot take it, the index goes on in memory, empty."""
         try:
             db = self._db()
             db.execute("BEGIN IMMEDIATE")
@@ -133,12 +165,9 @@ class Index:
         try:
             yield db
             db.execute("COMMIT")
-        except sqlite3.Error:
-            # Disk full or a damaged page: the files are the truth, the next listing reads them again.
-            if db.in_transaction:
-                db.execute("ROLLBACK")
+        except sqlite3.Error:  # a full disk or a damaged page
             self._remove_files()
-            self.close()
+            self._use_memory()
 
     def _db(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -176,13 +205,17 @@ class Index:
         return db
 
     def _use_memory(self) -> sqlite3.Connection:
+        self.generation += 1
         self.close()
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
         self._connection.executescript(_TABLES)
         return self._connection
 
     def _start_over(self) -> sqlite3.Connection:
-        """An empty index in place of a damaged one, or one of another schema."""
+        """An empty index in place of a damaged one, or one of another schema; the second time in memory."""
+        if self.generation:
+            return self._use_memory()
+        self.generation += 1
         self.close()
         self._remove_files()
         try:

@@ -12,19 +12,16 @@ import fcntl
 import hashlib
 import os
 import re
-import secrets
-import shutil
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, NamedTuple, Self, cast
-from urllib.parse import unquote_to_bytes
 
 from taliesin import blockfile
-from taliesin.blockfile import SUFFIX, BlockFile, BlockHeader, Part, canonical_json, identity_of, is_digest
+from taliesin.blockfile import SUFFIX, BlockFile, BlockHeader, canonical_json, identity_of, is_digest
 from taliesin.errors import (
     FormatError,
     StoreDamaged,
@@ -34,7 +31,7 @@ from taliesin.errors import (
     UnsupportedVersion,
     UsageError,
 )
-from taliesin.index import BlockRow, Index, RefRow
+from taliesin.index import BlockRow, Changes, Index, RefRow
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -78,7 +75,8 @@ class BlockInfo(NamedTuple):
     n_tail: int
     file_bytes: int
     payload_bytes: int
-    part: Part
+    part_index: int
+    part_count: int
     recipe_id: str
     root: str
     pinned: bool
@@ -138,6 +136,8 @@ def _ref_file(name: str) -> bytes:
 
 def _name_of_ref_file(file: bytes) -> str | None:
     """The name that `file` stands for; None if no name has that file name."""
+    from urllib.parse import unquote_to_bytes
+
     try:
         name = unquote_to_bytes(file.removesuffix(_REF_SUFFIX)).decode()
         return name if checked_name(name) == name and _ref_file(name) == file else None
@@ -190,15 +190,21 @@ class Library:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def list(self) -> list[BlockInfo]:
-        """Every name with its block, sorted by name, then the blocks without a name. Reads only files that changed."""
-        blocks, refs = self._synchronise()
-        used = self.index.last_used()
-        named = [_info(ref.name, ref, blocks.get(ref.block_id), used) for ref in refs]
-        known = {ref.block_id for ref in refs}
-        named.sort(key=lambda info: cast(str, info.name))
-        return named + [
-            _info(None, None, row, used) for block_id, row in sorted(blocks.items()) if block_id not in known
-        ]
+        """Every name with its block, sorted by name, then the blocks without a name.
+
+        Reads what was added or replaced since the last time, which folder times tell; damage within a file is for
+        `check` to find.
+        """
+        while True:
+            generation = self.index.generation
+            self._synchronise()
+            refs, blocks, used = self.index.refs(), self.index.blocks(), self.index.used()
+            if self.index.generation == generation:
+                break
+        lines = [_info(ref, blocks.get(ref.block_id), used.get(ref.block_id)) for ref in refs]
+        for block_id in sorted(blocks.keys() - {ref.block_id for ref in refs}):
+            lines.append(_info(None, blocks[block_id], used.get(block_id)))
+        return lines
 
     def info(self, name_or_id: str) -> BlockInfo:
         """The line of the listing for one block. Raises like `open`."""
@@ -213,7 +219,7 @@ class Library:
             row = None
         else:
             row = _read_block_row(path, status)
-        return _info(ref.name if ref else None, ref, row, self.index.last_used())
+        return _info(ref, row, self.index.last_used(block_id))
 
     def open(self, name_or_id: str) -> BlockFile:
         """The block of that name, or whose id begins with that (8 digits or more), its header validated.
@@ -490,6 +496,9 @@ class Library:
         return found
 
     def remove_leftovers(self) -> None:
+        """Remove what `leftovers` finds. Under the lock."""
+        import shutil
+
         for path in self.leftovers():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -553,7 +562,7 @@ class Library:
             self._refuse_link(self.path / name)
             (self.path / name).mkdir(mode=0o700, exist_ok=True)
         marker = canonical_json({"format": _FORMAT, "version": VERSION})
-        _write_durably(self.path / "tmp" / f"marker-{secrets.token_hex(8)}", self.path / _MARKER, marker)
+        _write_durably(self.path / "tmp" / f"marker-{os.urandom(8).hex()}", self.path / _MARKER, marker)
 
     def _check_version(self) -> None:
         path = self.path / _MARKER
@@ -574,57 +583,64 @@ class Library:
 
     # -- scanning ------------------------------------------------------------------------------------------------------
 
-    def _synchronise(self) -> tuple[dict[str, BlockRow], Sequence[RefRow]]:
-        """What the files say now: block id -> row, and the sound refs. Only new or changed files are read."""
+    def _synchronise(self) -> None:
+        """Bring the index up to what the files say."""
+        known = self.index.folder_stamps()
+        changes = Changes({}, [], [], [], [], [])
+        now_ns = time.time_ns()
         # Refs before blocks: a block is there before its ref, so no ref seen here misses a block that was just stored.
-        refs_on_disk = {}
-        for entry in self._ref_entries():
-            with suppress(FileNotFoundError):
-                refs_on_disk[entry.name] = identity_of(entry.stat(follow_symlinks=False)).stamp
-        known_refs = self.index.refs()
-        refs, new_refs = [], []
-        for ref_file, stamp in refs_on_disk.items():
-            row = known_refs.get(ref_file)
-            if row is None or row.stamp != stamp:
+        refs = self.path / "refs"
+        status = refs.stat()
+        if known.get("refs") != identity_of(status).stamp:
+            changes.folders["refs"] = _settled_stamp(status, now_ns)
+            self._scan_refs(os.fsencode(refs), changes)
+        folders = set()
+        with os.scandir(self.path / "blocks") as entries:
+            for entry in entries:
+                if len(entry.name) != 2 or not entry.is_dir(follow_symlinks=False):
+                    continue
+                folders.add(entry.name)
+                status = entry.stat(follow_symlinks=False)
+                if known.get(entry.name) != identity_of(status).stamp:
+                    changes.folders[entry.name] = _settled_stamp(status, now_ns)
+                    self._scan_blocks(Path(entry.path), changes)
+        for folder in known.keys() - folders - {"refs"}:
+            changes.gone_folders.append(folder)
+            changes.gone_blocks.extend(self.index.block_stamps(folder))
+        if any(changes):
+            self.index.apply(changes)
+
+    def _scan_refs(self, folder: bytes, changes: Changes) -> None:
+        known = self.index.ref_stamps()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name = _name_of_ref_file(entry.name)
+                if name is None:
+                    continue
                 try:
-                    row = self.read_ref(ref_file)
-                except (StoreMissing, StoreDamaged):  # removed meanwhile, or for `check` to report
+                    stamp = identity_of(entry.stat(follow_symlinks=False)).stamp
+                    if known.pop(entry.name, None) != stamp:
+                        changes.refs.append(self.read_ref(entry.name))
+                except (FileNotFoundError, StoreMissing):  # removed meanwhile
+                    changes.gone_refs.append(entry.name)
+                except StoreDamaged:
+                    changes.refs.append(RefRow(entry.name, stamp, name, "", "", False, ""))
+        changes.gone_refs.extend(known)
+
+    def _scan_blocks(self, folder: Path, changes: Changes) -> None:
+        known = self.index.block_stamps(folder.name)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                block_id = id_of_block_file(entry.name, folder.name)
+                if block_id is None:
                     continue
-                new_refs.append(row)
-            refs.append(row)
-
-        known_blocks = self.index.blocks()
-        blocks, new_blocks = {}, []
-        for block_id, file in self._block_entries():
-            try:
-                status = file.stat(follow_symlinks=False)
-            except FileNotFoundError:
-                continue
-            block = known_blocks.get(block_id)
-            if block is None or block.stamp != identity_of(status).stamp:
-                block = _read_block_row(Path(file.path), status)
-                new_blocks.append(block)
-            blocks[block_id] = block
-        gone_blocks = known_blocks.keys() - blocks.keys()
-        gone_refs = known_refs.keys() - refs_on_disk.keys()
-        if new_blocks or new_refs or gone_blocks or gone_refs:
-            self.index.update(new_blocks, gone_blocks, new_refs, gone_refs)
-        return blocks, refs
-
-    def _ref_entries(self) -> Iterator[os.DirEntry[bytes]]:
-        with os.scandir(os.fsencode(self.path / "refs")) as entries:
-            yield from (entry for entry in entries if entry.name.endswith(_REF_SUFFIX))
-
-    def _block_entries(self) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        with os.scandir(self.path / "blocks") as folders:
-            for folder in folders:
-                if len(folder.name) != 2 or not folder.is_dir(follow_symlinks=False):
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
                     continue
-                with os.scandir(folder.path) as entries:
-                    for entry in entries:
-                        block_id = entry.name.removesuffix(SUFFIX)
-                        if len(entry.name) == 64 + len(SUFFIX) and block_id[:2] == folder.name and is_digest(block_id):
-                            yield block_id, entry
+                if known.pop(block_id, None) != identity_of(status).stamp:
+                    changes.blocks.append(_read_block_row(Path(entry.path), status))
+        changes.gone_blocks.extend(known)
 
     def _find_ref_of(self, name: str) -> RefRow | None:
         try:
@@ -664,9 +680,11 @@ class Library:
     @contextmanager
     def _workspace(self) -> Iterator[Path]:
         """A folder in `tmp/` that is locked while it is in use, and gone afterwards."""
+        import shutil
+
         with self.locked():
             self.remove_leftovers()
-            folder = self.path / "tmp" / secrets.token_hex(8)
+            folder = self.path / "tmp" / os.urandom(8).hex()
             folder.mkdir(mode=0o700)
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -718,31 +736,43 @@ class Library:
         content = canonical_json(
             {"block": ref.block_id, "root": ref.root, "pinned": ref.pinned, "created": ref.created}
         )
-        _write_durably(self.path / "tmp" / f"ref-{secrets.token_hex(8)}", self._ref_path(ref.name), content)
+        _write_durably(self.path / "tmp" / f"ref-{os.urandom(8).hex()}", self._ref_path(ref.name), content)
 
     def _remove_block_unless_named(self, block_id: str) -> None:
-        _blocks, refs = self._synchronise()
-        if all(ref.block_id != block_id for ref in refs):
-            path = self.block_path(block_id)
-            path.unlink(missing_ok=True)
-            if path.parent.exists():
-                sync_folder(path.parent)
+        if any(line.id == block_id and line.name is not None for line in self.list()):
+            return
+        path = self.block_path(block_id)
+        path.unlink(missing_ok=True)
+        if path.parent.exists():
+            sync_folder(path.parent)
 
 
 def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _info(name: str | None, ref: RefRow | None, row: BlockRow | None, used: Mapping[str, float]) -> BlockInfo:
-    pinned = ref is not None and ref.pinned
+def _settled_stamp(status: os.stat_result, now_ns: int) -> str:
+    """The stamp of a folder about to be scanned; none for one so young that a later change could leave the same."""
+    settled = now_ns - max(status.st_mtime_ns, status.st_ctime_ns) >= _RACY_SECONDS * 1e9
+    return identity_of(status).stamp if settled else ""
+
+
+def id_of_block_file(file: str, folder: str) -> str | None:
+    """The id that names the block file; None for another file."""
+    block_id = file.removesuffix(SUFFIX)
+    return block_id if file.endswith(SUFFIX) and is_digest(block_id) and block_id.startswith(folder) else None
+
+
+def _info(ref: RefRow | None, row: BlockRow | None, last_used: float | None) -> BlockInfo:
+    """The line of one block: its name if it has one, and its file if there is one."""
+    name, pinned = (ref.name, ref.pinned) if ref else (None, False)
     if row is None:
         assert ref is not None
+        missing = "the block is missing" if ref.block_id else "the name is damaged"
         return BlockInfo(
-            name, ref.block_id, "", ref.created, "", 0, 0, 0, 0, Part(0, 1), "", ref.root, pinned, None, "missing"
+            name, ref.block_id, "", ref.created, "", 0, 0, 0, 0, 0, 1, "", ref.root, pinned, last_used, missing
         )
-    problem = row.problem
-    if problem is None and ref is not None and row.root != ref.root:
-        problem = "another block under this id"
+    another = row.problem is None and ref is not None and row.root != ref.root
     return BlockInfo(
         name,
         row.id,
@@ -753,12 +783,13 @@ def _info(name: str | None, ref: RefRow | None, row: BlockRow | None, used: Mapp
         row.n_tail,
         row.size,
         row.payload_bytes,
-        Part(row.part_index, row.part_count),
+        row.part_index,
+        row.part_count,
         row.recipe_id,
-        row.root,
+        ref.root if ref else row.root,
         pinned,
-        used.get(row.id),
-        problem,
+        last_used,
+        "another block under this id" if another else row.problem,
     )
 
 

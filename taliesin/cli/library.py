@@ -42,7 +42,7 @@ def _time(unix: float | None) -> str | None:
 
 
 def _fields(info: BlockInfo) -> dict[str, Any]:
-    return {**info._asdict(), "part": asdict(info.part), "last_used": _time(info.last_used)}
+    return {**info._asdict(), "last_used": _time(info.last_used)}
 
 
 def _label(info: BlockInfo) -> str:
