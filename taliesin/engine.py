@@ -53,7 +53,9 @@ class Step(NamedTuple):
 
 @dataclass
 class Grafted:
-    """A block in an Engine's context.
+    """A block in a context: the Engine's own, or one that was given for it.
+
+    Asked several times, it first makes the context hold exactly the block again, whatever was done in it meanwhile.
 
     `differences` is empty for an exact graft; with `inexact=True` it lists what differs and `label` says so. `certified` tells
     whether the block's certificate was re-run here and held.
@@ -66,11 +68,33 @@ class Grafted:
     evidence: list[Difference]
     certified: bool
     certify_seconds: float
-    prepared: graft.Prepared
+    source: Callable[[], graft.Prepared]
     context: llama.Context
-    _fresh: bool = True
     prefill_seconds: float = 0.0
     prompt_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self._mark()
+
+    def _mark(self) -> None:
+        self._n_cleared, self._n_decoded = self.context.n_cleared, self.context.n_decoded
+
+    @property
+    def prepared(self) -> graft.Prepared:
+        """The block's state, ready to be applied."""
+        return self.source()
+
+    def put_back(self) -> bool:
+        """Make the context hold exactly the block again; False if its state had to be applied anew for that."""
+        in_place = True
+        if self.context.n_cleared != self._n_cleared:  # something else was put there
+            in_place = False
+        elif self.context.n_decoded != self._n_decoded:
+            in_place = graft.roll_back(self.context, len(self.header.tokens), self.restored.read_bytes)
+        if not in_place:
+            graft.apply(self.context, self.prepared)
+        self._mark()
+        return in_place
 
     @property
     def label(self) -> str:
@@ -90,16 +114,14 @@ class Grafted:
         ]
 
     def prefill(self, query: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Logits after the block and `query` (ids), shape (n_vocab,) float32. Puts the block back first when it was used before.
+        """Logits after the block and `query` (ids), shape (n_vocab,) float32. Puts the block back first (`put_back`).
 
         Raises:
             DecodeError: `query` is empty: at least one token must be computed after a graft.
         """
         if not query:
             raise DecodeError("the prompt adds no token after the block", expected="at least one", got="none")
-        if not self._fresh:
-            graft.apply(self.context, self.prepared)
-        self._fresh = False
+        self.put_back()
         started = time.perf_counter()
         logits = self.context.decode(query, len(self.header.tokens))
         assert logits is not None
@@ -268,6 +290,8 @@ class Engine:
         inexact: bool = False,
         certify: bool = False,
         n_extra: int = 1024,
+        context: llama.Context | None = None,
+        prepared: graft.Prepared | None = None,
     ) -> Grafted:
         """Put a block into this Engine's context under its own recipe.
 
@@ -276,6 +300,8 @@ class Engine:
             overrides: settings that differ from the block's recipe on purpose; refused unless `inexact`.
             certify: re-run the certificate; done by itself where the evidence (CPU, libraries, driver) differs.
             n_extra: room for tokens after the block.
+            context: put it there instead (a context made by `new_context` for this block).
+            prepared: its state, if `graft.prepare` made it before; the file's payload is then not read.
 
         Raises:
             RecipeMismatch: this engine would not have computed the block.
@@ -291,15 +317,18 @@ class Engine:
                 {"model_sha256": self.model_sha256},
                 where=block.path,
             )
-        context = self.context(settings, len(header.tokens) + max(n_extra, certificate.POSITIONS))
+        if context is None:
+            context = self.context(settings, len(header.tokens) + max(n_extra, certificate.POSITIONS))
         here = self.recipe(context)
         differences = fingerprint.require(header.recipe, here, where=block.path, inexact=inexact)
         evidence = fingerprint.evidence_differences(header.recipe, here)
-        verify = library is None or library.needs_verification(block, policy)
-        prepared = graft.prepare(context, block, verify=verify, threads=settings.n_threads)
-        if library is not None and block.block_id is not None:
-            if verify:
+        given = prepared is not None
+        if prepared is None:
+            verify = library is None or library.needs_verification(block, policy)
+            prepared = graft.prepare(context, block, verify=verify, threads=settings.n_threads)
+            if library is not None and verify:
                 library.record_verified(block)
+        if library is not None and block.block_id is not None:
             library.mark_used(block.block_id)
         place_seconds = graft.apply(context, prepared)
         proving = time.perf_counter()
@@ -309,18 +338,18 @@ class Engine:
             certificate.require(context, header.certificate, len(header.tokens), block.path)
             graft.apply(context, prepared)  # the probe added tokens
             certified = True
-        restored = graft.Restored(
-            len(header.tokens), block.payload_bytes, prepared.nbytes, prepared.read_seconds, place_seconds
-        )
+        certify_seconds = time.perf_counter() - proving
+        read_seconds = 0.0 if given else prepared.read_seconds
+        restored = graft.Restored(len(header.tokens), block.payload_bytes, prepared.nbytes, read_seconds, place_seconds)
+        applied = prepared
         return Grafted(
-            self, header, restored, differences, evidence, certified, time.perf_counter() - proving, prepared, context
+            self, header, restored, differences, evidence, certified, certify_seconds, lambda: applied, context
         )
 
     # -- computing -----------------------------------------------------------------------------------------------------
 
     def context(self, settings: Settings, n_tokens: int) -> llama.Context:
         """This Engine's context, empty, computing as `settings` say, with room for `n_tokens`."""
-        n_ctx = max(-(-n_tokens // _CONTEXT_STEP) * _CONTEXT_STEP, settings.n_ctx if settings is self.settings else 0)
         held = self._context
         if (
             held is not None
@@ -330,8 +359,13 @@ class Engine:
             held.clear()
             return held
         self.drop_context()
-        self._context = llama.Context(self.model, replace(settings, n_ctx=n_ctx))
+        self._context = self.new_context(settings, n_tokens)
         return self._context
+
+    def new_context(self, settings: Settings, n_tokens: int) -> llama.Context:
+        """A context of the caller's own, to be closed before the Engine is."""
+        n_ctx = max(-(-n_tokens // _CONTEXT_STEP) * _CONTEXT_STEP, settings.n_ctx if settings is self.settings else 0)
+        return llama.Context(self.model, replace(settings, n_ctx=n_ctx))
 
     def recipe(self, context: llama.Context) -> Recipe:
         return fingerprint.of_context(context, self.model_sha256)

@@ -126,6 +126,30 @@ def apply(context: Context, prepared: Prepared) -> float:
     return seconds
 
 
+def roll_back(context: Context, n_tokens: int, state_bytes: int) -> bool:
+    """Take away, in place, what was decoded after a block; no cell is copied.
+
+    False, and nothing is changed, where that would not leave the context as a fresh prefill left it (`placement.rolls_back`):
+    then the block must be applied again.
+
+    Raises:
+        DecodeError: the context does not hold the block afterwards. It is empty then.
+    """
+    end = context.position_range()[1] + 1
+    if end < n_tokens or not placement.rolls_back(n_tokens, end, context.model.window, context.ring):
+        return False
+    context.remove(n_tokens, -1)
+    newest, size = context.position_range()[1], context.state_bytes()
+    if newest != n_tokens - 1 or size != state_bytes:
+        context.clear()
+        raise DecodeError(
+            "the block is not what is left after its question was removed",
+            expected=f"last position {n_tokens - 1}, a state of {state_bytes} bytes",
+            got=f"last position {newest}, {size} bytes",
+        )
+    return True
+
+
 def _require_held(context: Context, prepared: Prepared) -> None:
     n, ring = prepared.n_tokens, context.ring
     # A wrapped ring holds R positions, or R - 1 once the cell under the write head was freed.

@@ -30,6 +30,8 @@ SUPPORTED_VERSION = "0.3.36"
 KV_TYPES = {"f16": 1, "f32": 0, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7}
 """ggml type numbers (ggml.h of the pinned build) of the KV cache types."""
 
+_BUFFER_SIZE = re.compile(r"buffer size = +([0-9.]+) MiB")
+
 _log_lines: deque[str] = deque(maxlen=200)
 _log_callback: Any = None  # ctypes callbacks must outlive every call
 _lib: Any = None
@@ -294,6 +296,9 @@ class Sampler:
 class Context:
     """One sequence's KV cache and the computation over it.
 
+    `buffer_bytes` is what llama.cpp said it allocated: KV cache, compute and output buffers, host and device together. `n_cleared`
+    and `n_decoded` tell whoever put something into the context whether it is still there alone.
+
     Positions are handed in by the caller and never guessed. A batch is decoded in pieces of `n_ubatch` counted from its own first
     token, as llama.cpp does itself: a block that ends on a multiple of `n_ubatch` therefore splits like the one-shot prompt.
 
@@ -323,6 +328,7 @@ class Context:
         params.kv_unified = True
         params.offload_kqv, params.op_offload = settings.offload_kqv, settings.op_offload
         params.no_perf = True
+        _log_lines.clear()
         self._pointer = lib.llama_init_from_model(model._pointer, params)
         if not self._pointer:
             raise DecodeError("llama.cpp refused the context settings", got=last_log(), where=settings)
@@ -331,8 +337,10 @@ class Context:
             self.close()
             raise UnsupportedModel("this model keeps no KV cache", where=model.path)
         self._batch = lib.llama_batch_init(settings.n_ubatch, 0, 1)
+        self.buffer_bytes = sum(int(float(m[1]) * (1 << 20)) for line in _log_lines if (m := _BUFFER_SIZE.search(line)))
         self._state_parts()
         self.n_decoded = 0
+        self.n_cleared = 0
 
     def _state_parts(self) -> None:
         """Learn from an empty state how many caches there are: prefix, then 8 bytes for each."""
@@ -444,6 +452,7 @@ class Context:
     def clear(self) -> None:
         """Empty the cache, data included, and put every write head back to 0."""
         self.model._lib.llama_memory_clear(self._memory, True)
+        self.n_cleared += 1
 
     def position_range(self) -> tuple[int, int]:
         """Smallest and largest position that sequence 0 still holds in every cache; (-1, -1) when empty."""

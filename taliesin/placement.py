@@ -169,6 +169,19 @@ def _runs(held: npt.NDArray[np.int32], wanted: npt.NDArray[np.int32]) -> list[tu
     return [(int(run[0]), int(targets[run[0]]), len(run)) for run in np.split(np.arange(len(held)), breaks)]
 
 
+def rolls_back(n_tokens: int, end: int, window: int, ring: int) -> bool:
+    """Whether removing positions [`n_tokens`, `end`) leaves a context as a fresh prefill of `n_tokens` left it.
+
+    Always without a ring: the freed cells are the last ones. In a ring the added tokens went over older cells, so three things
+    must hold (each was measured to break bits without it): what they went over was outside the window already; they did not run
+    round the end of the ring, or llama.cpp would put the head to cell 0; and the ring's last cell is still taken, or attention
+    would be computed over fewer cells.
+    """
+    if not ring or end <= ring:
+        return True
+    return n_tokens >= ring and end - n_tokens <= ring - window and n_tokens % ring + end - n_tokens < ring
+
+
 def overwritten(steps: Sequence[Step]) -> int:
     """Bytes of cell data that the plan writes into the context, filler included."""
     return sum(step.n_bytes for step in steps if isinstance(step, Restore))
