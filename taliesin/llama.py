@@ -57,8 +57,9 @@ def _llama() -> Any:
             hint=f"pip install llama-cpp-python=={SUPPORTED_VERSION}, built with CMAKE_ARGS=-DGGML_NATIVE=OFF",
         )
 
-    def keep(_level: int, text: bytes, _user: object) -> None:
-        _log_lines.append(text.decode("utf-8", "replace").rstrip("\n"))
+    def keep(level: int, text: bytes, _user: object) -> None:
+        if level != 1:  # ggml's debug level: one line for each input of each layer
+            _log_lines.append(text.decode("utf-8", "replace").rstrip("\n"))
 
     _log_callback = llama_cpp.llama_log_callback(keep)
     llama_cpp.llama_log_set(_log_callback, ctypes.c_void_p(0))
