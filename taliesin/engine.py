@@ -85,7 +85,13 @@ class Grafted:
         return self.source()
 
     def put_back(self) -> bool:
-        """Make the context hold exactly the block again; False if its state had to be applied anew for that."""
+        """Make the context hold exactly the block again; False if its state had to be applied anew for that.
+
+        Raises:
+            DecodeError: the context was closed for a block of another size or recipe: graft again.
+        """
+        if self.context.closed:
+            raise DecodeError("the block's context is closed", where=self.header.title, hint="graft the block again")
         in_place = True
         if self.context.n_cleared != self._n_cleared:  # something else was put there
             in_place = False

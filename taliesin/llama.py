@@ -460,6 +460,10 @@ class Context:
         lib = self.model._lib
         return lib.llama_memory_seq_pos_min(self._memory, 0), lib.llama_memory_seq_pos_max(self._memory, 0)
 
+    @property
+    def closed(self) -> bool:
+        return not self._pointer
+
     def close(self) -> None:
         if getattr(self, "_batch", None) is not None:
             self.model._lib.llama_batch_free(self._batch)
