@@ -123,13 +123,15 @@ def user_namespaces() -> bool:
 
 
 @cache
-def probe() -> Capabilities:
+def probe(*, use_bubblewrap: bool = True) -> Capabilities:
     """Try combinations from the strongest to the weakest, and stop at the first that works. Once per process.
+
+    Without `use_bubblewrap`: as on the same host with bubblewrap not installed.
 
     Raises:
         SandboxUnavailable: not even a program under resource limits alone could be run.
     """
-    abi, filters, wrapper = landlock_abi(), has_seccomp(), shutil.which("bwrap")
+    abi, filters, wrapper = landlock_abi(), has_seccomp(), shutil.which("bwrap") if use_bubblewrap else None
     failures = []
     for mechanisms in _candidates(abi, filters, wrapper):
         failure = _try(mechanisms)

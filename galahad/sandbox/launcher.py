@@ -20,14 +20,15 @@ import ctypes
 import os
 import resource
 import select
-import signal
 import struct
 import sys
 import time
 
-TYPE_CHECKING = False  # `typing` takes 3 ms to import
+TYPE_CHECKING = False  # `typing` takes 3 ms to import, and `signal` (for its enum) 8
 if TYPE_CHECKING:
     from typing import Any
+
+SIGKILL = 9
 
 PR_SET_PDEATHSIG, PR_SET_KEEPCAPS, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 8, 22, 36, 38
 SECCOMP_MODE_FILTER = 2
@@ -180,7 +181,7 @@ def give_up_rights(settings: dict[str, Any], supervisor: int) -> None:
     elif settings["is_linux"] and os.geteuid() == 0:
         keep_capabilities(0)
     if settings["is_linux"]:
-        prctl("parent-death signal", PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl("parent-death signal", PR_SET_PDEATHSIG, SIGKILL)
         if os.getppid() != supervisor:
             os._exit(1)  # it died before the signal was asked for
         prctl("no new privileges", PR_SET_NO_NEW_PRIVS, 1)
@@ -278,7 +279,7 @@ def kill_orphans() -> None:
             return
         if not pid:
             for orphan in children_of(os.getpid()):
-                os.kill(orphan, signal.SIGKILL)
+                os.kill(orphan, SIGKILL)
             time.sleep(0.001)
 
 
@@ -315,6 +316,8 @@ def remove(folder: str) -> None:
     """Remove `folder`, however deep: nested folders are moved up before they are emptied, so no path grows too long.
 
     Nothing else may be using it: it is called when every process that could is dead."""
+    if not os.path.isdir(folder):
+        return  # the program has removed it, which only the level `weak` lets it do
     pending, empty = [folder], []
     while pending:
         current = pending.pop()
@@ -351,7 +354,7 @@ def supervise(child: int, settings: dict[str, Any], control: int, status: int) -
             unwanted = any(descriptor == control for descriptor, _ in poll.poll(tick_ms)) or os.getppid() != host
             if not unwanted and not overfull(settings["scratch"], child, settings["n_files"], settings["file_bytes"]):
                 continue
-            os.kill(child, signal.SIGKILL)
+            os.kill(child, SIGKILL)
             if not unwanted:
                 os.write(status, b"limit files\n")
             _, wait_status, usage = os.wait4(child, 0)
