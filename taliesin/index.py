@@ -6,6 +6,7 @@ does not know which files exist: `library` scans the folder (docs/format.md, "Li
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import stat
 from collections.abc import Iterator, Mapping
@@ -187,6 +188,13 @@ class Index:
         return self._connection
 
     def _open(self) -> sqlite3.Connection:
+        try:
+            # SQLite gives its other files the mode of this one.
+            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise sqlite3.OperationalError(str(error)) from error
         db = sqlite3.connect(self.path, timeout=2.0, isolation_level=None)
         try:
             version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -197,7 +205,6 @@ class Index:
                 # WAL: a commit costs no fsync, and readers do not wait for a writer.
                 db.execute("PRAGMA journal_mode=WAL")
                 db.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version={SCHEMA}; COMMIT;")
-                self.path.chmod(0o600)
             db.execute("PRAGMA synchronous=NORMAL")
         except BaseException:
             db.close()

@@ -282,7 +282,7 @@ class Library:
                     root = written.root
                 with self.locked():
                     self._refuse_taken(name, replace)
-                    before = self._find_ref_of(name)
+                    before = self._sound_ref(name)
                     self._publish(draft, name, block_id, root)
                     if before and before.block_id != block_id:
                         self._remove_block_unless_named(before.block_id)
@@ -443,7 +443,7 @@ class Library:
                 for entry in entries:
                     self._refuse_conflict(entry, replace)
                 for entry in entries:
-                    before = self._find_ref_of(entry.name)
+                    before = self._sound_ref(entry.name)
                     if before and before.block_id == entry.id and self.block_path(entry.id).exists():
                         present.append(entry.name)
                         continue
@@ -648,6 +648,13 @@ class Library:
         except StoreMissing:
             return None
 
+    def _sound_ref(self, name: str) -> RefRow | None:
+        """The ref of that name; None also for a damaged one, for who is about to replace it."""
+        try:
+            return self._find_ref_of(name)
+        except StoreDamaged:
+            return None
+
     def _find_ref(self, name_or_id: str) -> RefRow | None:
         """The ref of that name, or None where only an id can be meant."""
         try:
@@ -717,18 +724,19 @@ class Library:
         """Move the draft to its place and name it, under the lock. One that was moved already is only named."""
         target = self.block_path(block_id)
         existed = os.path.lexists(target)
-        if draft.exists():
-            if not target.parent.exists():
-                target.parent.mkdir(mode=0o700)
-                sync_folder(target.parent.parent)
-            # An existing file is replaced by the same bytes: if it was damaged, that mends it.
-            os.rename(draft, target)
-            sync_folder(target.parent)
-        pinned = (ref := self._find_ref_of(name)) is not None and ref.pinned
+        pinned = (ref := self._sound_ref(name)) is not None and ref.pinned
         try:
+            if draft.exists():
+                if not target.parent.exists():
+                    target.parent.mkdir(mode=0o700)
+                    sync_folder(target.parent.parent)
+                # An existing file is replaced by the same bytes: if it was damaged, that mends it.
+                os.rename(draft, target)
+                sync_folder(target.parent)
             self._write_ref(RefRow(b"", "", name, block_id, root, pinned, _now()))
         except BaseException:
-            if not existed:
+            # Unless only the last flush failed and the name stands.
+            if not existed and ((ref := self._sound_ref(name)) is None or ref.block_id != block_id):
                 target.unlink(missing_ok=True)
             raise
 
