@@ -377,7 +377,7 @@ _TOKEN = re.compile(
     r"|(?P<times>\\times|\\cdot|\\ast|\*(?!\*))|(?P<divide>\\div|/)|(?P<power>\^|\*\*)|(?P<mod>\\bmod|\\mod|%)"
     r"|\\(?:left|right|[,;:! ])(?P<skip>)|(?P<op>[-+(){}!])"
 )
-# Exact rationals only. `power` and `fact` refuse what could not be an intermediate of an integer answer.
+# Exact rationals only. `power` and `fact` refuse at once what the sandbox would end after seconds.
 _PRELUDE = """\
 from fractions import Fraction as F
 from math import ceil, comb, factorial, floor, isqrt
@@ -386,8 +386,13 @@ def whole(x):
         raise ValueError("not an integer")
     return x.numerator
 def power(a, b):
-    return F(a) ** whole(b)
+    bits = max(abs(a.numerator).bit_length(), a.denominator.bit_length())
+    if abs(whole(b)) * bits > 10**7:
+        raise OverflowError
+    return a ** whole(b)
 def fact(a):
+    if whole(a) > 10**5:
+        raise OverflowError
     return F(factorial(whole(a)))
 def binom(a, b):
     return F(comb(whole(a), whole(b)))
@@ -578,7 +583,7 @@ def resolve(extraction: Extraction, run: Callable[[str], Execution] | None = Non
 def _run_in_sandbox(source: str) -> Execution:
     from galahad import sandbox
 
-    return sandbox.run(source)
+    return sandbox.run(source, limits=sandbox.Limits(wall_seconds=10, cpu_seconds=2, memory_bytes=256 << 20))
 
 
 # --- what follows from an answer ---

@@ -101,6 +101,8 @@ def find(text: str, gold: int | None) -> list[Finding]:
 def repair(text: str, gold: int | None) -> tuple[str, list[str]]:
     """`text` with every certain repair made, and one line for each kind of repair; `text` itself if there is none."""
     done: list[str] = []
+    if len(text) > MAX_TEXT:
+        return text, done
     for description, mend in _REPAIRS:
         mended = mend(text)
         if mended != text:
@@ -323,7 +325,7 @@ def _balance(text: str) -> list[Finding]:
 
 # --- answers and solutions inside the text ---
 
-_SOLUTION = re.compile(r"^[*#\s]*(?:solution|proof|explanation)\s*\d*[*\s]*(?::|\.|$)", re.I | re.M)
+_SOLUTION = re.compile(r"^[*# ]*(?:solution|proof|explanation)\s*\d*[*\s]*(?::|\.|$)", re.I | re.M)
 
 
 def _solution(text: str) -> list[Finding]:
@@ -341,7 +343,7 @@ def _gold_patterns(gold: int) -> list[re.Pattern[str]]:
             rf"\banswer\b[*_]*\s*(?:is|:|=)[*_]*\s*[*$\\({{\s]*{number}",
             re.I,
         ),
-        re.compile(rf"\b[a-z]\s*(?:\+\s*[a-z]\s*)+=\s*(?:\\boldsymbol\{{|\\mathbf\{{)?{number}", re.I),
+        re.compile(rf"\b[a-z]\s*(?:\+\s*[a-z]\s*){{1,9}}=\s*(?:\\boldsymbol\{{|\\mathbf\{{)?{number}", re.I),
         # A number of its own after the last sentence, or after a figure.
         re.compile(rf"(?<=[.?!$\])}}])\s+[*$(]*{number}[*$).]*\s*\Z"),
     ]

@@ -153,7 +153,7 @@ def examine(path: Path) -> Examination:
         raise SuiteError(
             "no row has a problem field",
             expected=" | ".join(_TEXT_FIELDS),
-            got=", ".join(sorted({str(name) for fields in readable[:100] for name in fields})[:20]),
+            got=ascii(sorted({str(name)[:40] for fields in readable[:100] for name in fields})[:20]),
             where=path,
         )
     has_ids = any(_first(fields, _ID_FIELDS) is not None for fields in readable)
@@ -186,7 +186,7 @@ def _candidate(row: rows.Row, has_ids: bool) -> Candidate:
         return candidate
     _read_id(candidate, fields, has_ids)
     if row.repeated:
-        candidate.add("repeated-field", ", ".join(row.repeated))
+        candidate.add("repeated-field", ascii(row.repeated)[1:-1].rstrip(","))
     candidate.text = _read_text(candidate, fields)
     candidate.gold = _read_gold(candidate, fields)
     if candidate.text is None:
@@ -250,7 +250,7 @@ def _single_turn(candidate: Candidate, name: str, value: list[Any]) -> str | Non
         if "system" in roles:
             candidate.add("instruction", f"{name} holds a system message; it is left out", True)
         return users[0]
-    candidate.add("conversation", f"{name} holds {', '.join(roles) or len(value)}")
+    candidate.add("conversation", f"{name} holds {ascii(roles[:8]) if roles else len(value)}")
     return None
 
 
@@ -461,7 +461,7 @@ def compare(found: Examination, reference: Suite) -> list[Difference]:
     Figures (asy, tikz) and the ways to typeset one formula are no difference. A changed number or letter is told from
     changed wording, since only the former makes another problem.
     """
-    ours = [(c, _tokens(c.text)) for c in found.candidates if c.text is not None]
+    ours = [(c, _tokens(c.text)) for c in found.candidates if c.text is not None and len(c.text) <= faults.MAX_TEXT]
     theirs = [(p, _tokens(p.problem)) for p in reference.problems]
     if len(ours) > _MAX_COMPARED or len(theirs) > _MAX_COMPARED:
         raise SuiteError("too many rows to compare", expected=f"at most {_MAX_COMPARED}", where=found.name)

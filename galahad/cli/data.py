@@ -98,7 +98,11 @@ def _print(found: Examination, differences: list[Difference]) -> None:
         console.out(console.table(headers, rows))
     if differences:
         missing = [d.reference_id or "" for d in differences if d.kind == "missing"]
-        rows = [[d.row, d.id, d.reference_id or "-", d.kind, d.detail] for d in differences if d.kind != "missing"]
+        rows = [
+            [d.row or "-", d.id or "-", d.reference_id or "-", d.kind, d.detail]
+            for d in differences
+            if d.kind != "missing"
+        ]
         if rows:
             console.out(console.table(["row", "id", "reference", "difference", "detail"], rows))
         if missing:

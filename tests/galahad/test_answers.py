@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from galahad import answers
+from galahad import answers, sandbox
 from galahad.answers import Extraction, extract, grade, resolve, vote
 
 CASES: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text(encoding="utf-8"))
@@ -87,6 +87,13 @@ def test_a_program_that_fails_or_prints_nonsense_leaves_the_answer_unresolved() 
     assert resolve(pending, lambda _source: Ran("ok", "12\n")) == Extraction(
         12, pending.expression, "integer", pending.span
     )
+
+
+@pytest.mark.skipif(sandbox.probe().level == "weak", reason="this host cannot isolate a program")
+def test_the_sandbox_computes_and_its_limits_hold() -> None:
+    assert resolve(extract("\\boxed{\\frac{408}{2}}")).value == 204
+    assert resolve(extract("\\boxed{9^{9^{9^{9}}}}")).reason == "unresolved"
+    assert resolve(extract("\\boxed{7^{2025} \\bmod 1000}")).value == pow(7, 2025, 1000)
 
 
 @given(st.text() | st.text(alphabet="\\boxed{}0123456789answer is:<>/think$*#.,()+-^! \n"))

@@ -480,3 +480,11 @@ def test_a_wrong_angle_a_lost_word_and_a_wrong_gold_are_found(tmp_path: Path) ->
         ("extra", 3, None),
         ("missing", None, "a"),
     ]
+
+
+def test_the_documented_faults_are_the_real_ones() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "problems.md").read_text(encoding="utf-8")
+    table = text.split("<!-- faults: begin", 1)[1].split("\n", 1)[1].split("<!-- faults: end")[0]
+    assert table.strip().splitlines() == [
+        f"| {kind} | {severity} | {what} |" for kind, (severity, what) in faults.KINDS.items()
+    ]
