@@ -21,7 +21,7 @@ KINDS: dict[str, tuple[Severity, str]] = {
     # the file
     "bom": ("warning", "the file begins with a byte order mark"),
     "no-final-newline": ("warning", "the last line has no newline: the file may be cut"),
-    "half-set": ("warning", "15 rows, half a year's AIME, under a name that promises all"),
+    "half-set": ("warning", "15 rows, as half a year's AIME has, and a name that does not say so"),
     "incomplete-set": ("warning", "fewer rows than the set that the name promises"),
     # the row
     "unreadable-row": ("error", "the row cannot be parsed"),
@@ -251,6 +251,8 @@ _USER_TURNS = tuple(
 
 def _user_turn(text: str) -> str | None:
     """The user's words inside a chat template, if exactly one turn of one template can be told."""
+    if len(_TEMPLATE.findall(text)) > 20:  # no single turn; and the patterns below would be slow on it
+        return None
     turns = [turn for pattern in _USER_TURNS for turn in pattern.findall(text)]
     return turns[0].strip() if len(turns) == 1 and not _TEMPLATE.search(turns[0]) else None
 
@@ -286,14 +288,16 @@ def _instruction(text: str) -> list[Finding]:
 
 def _without_instruction(text: str) -> str:
     """`text` without the sentences at its end, and the lines at its beginning, that instruct a model."""
-    while True:
-        cuts = [match for match in _SENTENCE_END.finditer(text) if text[match.end() :].strip()]
-        if not cuts:
+    if not _INSTRUCTION.search(text):
+        return text
+    end = kept = len(text)
+    for cut in reversed(list(_SENTENCE_END.finditer(text))):
+        last = text[cut.end() : end]
+        if last.strip() and not (_INSTRUCTION.search(last) or _ASIDE.search(last)):
             break
-        last = text[cuts[-1].end() :]
-        if not (_INSTRUCTION.search(last) or (_ASIDE.search(last) and _INSTRUCTION.search(text))):
-            break
-        text = text[: cuts[-1].start()].rstrip()
+        end = cut.start()
+        kept = end if last.strip() else kept
+    text = text[:kept].rstrip() if kept < len(text) else text
     first, newline, rest = text.partition("\n")
     return rest.strip() if newline and rest.strip() and _INSTRUCTION.search(first) else text
 

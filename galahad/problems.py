@@ -336,16 +336,15 @@ def _promised(path: Path, count: int) -> list[Fault]:
     """Whether the file has as many rows as its name, or its folder's, promises. An AIME is 15 problems, a year's two are 30."""
     names = f"{path.parent.name}/{path.stem}".lower()
     year = None if _RANGE.search(names) else _YEAR.search(names)
-    if year is None:
-        return (
-            [Fault(0, "", "half-set", "15 rows: one of a year's two AIMEs?")] if count == 15 and "aime" in names else []
-        )
-    promised = 15 if _PART.search(names[year.end() :]) else 30
-    if count >= promised:
-        return []
-    if count == 15:
-        return [Fault(0, "", "half-set", f"15 rows; {year[0]} has 30")]
-    return [Fault(0, "", "incomplete-set", f"{count} rows; {year[0]} has {promised}")]
+    _, aime, rest = names.partition("aime")
+    promised = 15 if aime and _PART.search(rest) else 30
+    if count == 15 and promised == 30:
+        return [
+            Fault(0, "", "half-set", f"15 rows; {year[0]} has 30" if year else "15 rows: one of a year's two AIMEs?")
+        ]
+    if year is not None and count < promised:
+        return [Fault(0, "", "incomplete-set", f"{count} rows; {year[0]} has {promised}")]
+    return []
 
 
 # --- repair ---
