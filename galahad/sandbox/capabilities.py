@@ -114,7 +114,7 @@ def has_seccomp() -> bool:
 
 
 def user_namespaces() -> bool:
-    """Whether a process without privileges may make a user namespace, found by making one in a child."""
+    """Whether this user may make a user namespace, found by making one in a child."""
     if sys.platform != "linux":
         return False
     code = "import ctypes; raise SystemExit(-ctypes.CDLL(None).unshare(0x10000000))"

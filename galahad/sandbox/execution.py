@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import marshal
 import os
+import re
 import secrets
 import select
 import signal
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -246,13 +248,27 @@ def run(
     return watch.execution(mechanisms)
 
 
+def _other_tasks(inside: bool) -> int:
+    """How many tasks RLIMIT_NPROC will count besides the program's, under an identity that is not its own: all of this
+    user's, or since Linux 5.14 those of the user namespace (bubblewrap's two and the supervisor)."""
+    if sys.platform != "linux":
+        return 0
+    if inside and tuple(map(int, re.findall("[0-9]+", os.uname().release)[:2])) >= (5, 14):
+        return 3
+    n_tasks, uid = 0, os.getuid()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError):  # it may end meanwhile
+                if os.stat(f"/proc/{name}").st_uid == uid:
+                    n_tasks += max(os.stat(f"/proc/{name}/task").st_nlink - 2, 1)
+    return n_tasks
+
+
 def _settings(source: bytes, limits: Limits, mechanisms: Mechanisms) -> dict[str, object]:
     """What the launcher is told. The expected answer is not among it: the program could read it there."""
     allowed = readable()
     inside = mechanisms.bubblewrap is not None
     dropped = mechanisms.identity != "own"
-    # A user namespace counts its own tasks only: bubblewrap's two and the supervisor besides the program's.
-    own_namespace = inside and not dropped
     code, pid_offsets = _filter() if mechanisms.seccomp else (b"", [])
     scratch = _INNER_SCRATCH if inside else f"{tempfile.gettempdir()}/galahad-{secrets.token_hex(8)}"
     return {
@@ -273,8 +289,7 @@ def _settings(source: bytes, limits: Limits, mechanisms: Mechanisms) -> dict[str
         "memory_bytes": limits.memory_bytes,
         "file_bytes": limits.file_bytes,
         "n_files": limits.n_files,
-        "n_tasks": limits.n_processes + (3 if own_namespace else 0),
-        "counts_all_tasks": not dropped and not own_namespace and sys.platform == "linux",
+        "n_tasks": limits.n_processes + (0 if dropped else _other_tasks(inside)),
     }
 
 
@@ -350,7 +365,8 @@ class _Watch:
             if left <= 0:
                 if self._control is None or self._ready is None:
                     break  # the supervisor does not answer: `close` kills it, and the kernel the program with it
-                self._stop("timeout")
+                self._reason = self._reason or "timeout"
+                self._stop()
                 continue
             for descriptor, _ in poll.poll(left * 1000 + 1):
                 chunk = _read(descriptor)
@@ -412,10 +428,11 @@ class _Watch:
         over_cpu = self._cpu_seconds >= self._limits.cpu_seconds
         return "timeout" if -exit_code == signal.SIGXCPU or (-exit_code == signal.SIGKILL and over_cpu) else "killed"
 
-    def _stop(self, reason: Status) -> None:
+    def _stop(self) -> None:
         """Ask the supervisor to kill the program, once."""
         if self._control is not None:
-            self._reason = self._reason or reason
+            with suppress(BrokenPipeError):
+                os.write(self._control, b"\n")  # the end of the pipe alone may not show: a fork of ours could hold it
             self._control = self._close(self._control)
             self._deadline = time.monotonic() + _DEATH_SECONDS
 
@@ -451,7 +468,7 @@ class _Watch:
             del kept[self._limits.output_bytes :]
         if sum(self._n_printed.values()) > self._limits.output_bytes:
             self._reason = "output-limit"
-            self._stop("output-limit")
+            self._stop()
 
     def _text(self, descriptor: int) -> str:
         return self._output[descriptor].decode("utf-8", "replace")

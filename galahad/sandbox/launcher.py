@@ -131,30 +131,14 @@ def become(uid: int, may_search: bool) -> None:
         keep_capabilities(1 << CAP_DAC_READ_SEARCH)
 
 
-def tasks_of(uid: int) -> int:
-    """How many threads `uid` has on this machine: RLIMIT_NPROC counts them all."""
-    n_tasks = 0
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                if os.stat(f"/proc/{name}").st_uid == uid:
-                    n_tasks += max(os.stat(f"/proc/{name}/task").st_nlink - 2, 1)
-            except OSError:
-                continue  # it ended meanwhile
-    return n_tasks
-
-
 def set_limits(settings: dict[str, Any]) -> None:
-    n_tasks = settings["n_tasks"]
-    if settings["counts_all_tasks"]:
-        n_tasks += tasks_of(os.getuid())
-    cpu = settings["cpu_seconds"]
+    cpu, n_tasks = settings["cpu_seconds"], settings["n_tasks"]
     limits = [
         (resource.RLIMIT_CPU, cpu, cpu + 1),  # SIGXCPU; SIGKILL a second later for who ignores it
         (resource.RLIMIT_AS, settings["memory_bytes"], settings["memory_bytes"]),
         (resource.RLIMIT_FSIZE, settings["file_bytes"], settings["file_bytes"]),
         (resource.RLIMIT_NOFILE, N_DESCRIPTORS, N_DESCRIPTORS),
-        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_CORE, 1, 1),  # 0 would still pipe a crash to the host's core handler; 1 stops that too
         (resource.RLIMIT_STACK, STACK_BYTES, STACK_BYTES),
         (resource.RLIMIT_NPROC, n_tasks, n_tasks),
     ]

@@ -411,6 +411,20 @@ def test_the_program_dies_with_its_supervisor(mechanisms: Mechanisms) -> None:
         assert _wait_until(lambda: not _alive(started))
 
 
+@pytest.mark.slow
+def test_a_supervisor_that_does_not_answer_is_killed_with_its_program(mechanisms: Mechanisms) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        before = _descendants(os.getpid())
+        running = pool.submit(run, _HANG, limits=Limits(wall_seconds=1), mechanisms=mechanisms)
+        n_expected = 4 if mechanisms.bubblewrap else 2
+        assert _wait_until(lambda: len(_alive(_descendants(os.getpid()) - before)) >= n_expected)
+        started = _descendants(os.getpid()) - before
+        program = next(pid for pid in started if pid not in _parents().values())
+        os.kill(_parents()[program], signal.SIGSTOP)
+        assert running.result(timeout=60).status == "timeout"
+        assert _wait_until(lambda: not _alive(started))
+
+
 def test_two_programs_at_once_share_nothing(mechanisms: Mechanisms) -> None:
     program = """
 import os, sys, time
