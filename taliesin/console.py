@@ -12,10 +12,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from taliesin.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ToolkitError
 
@@ -101,11 +101,16 @@ def stderr_is_terminal() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
+class Advance(Protocol):
+    def __call__(self, amount: float, detail: str | None = None, /) -> None:
+        """`amount` more is done; `detail` replaces the words behind the count."""
+
+
 @contextmanager
-def progress(label: str, total: float, unit: str) -> Iterator[Callable[[float], None]]:
-    """Yield `advance(amount)`. A bar with rate and time left on a terminal; nothing elsewhere; `unit` "bytes" is scaled."""
+def progress(label: str, total: float, unit: str) -> Iterator[Advance]:
+    """Yield `advance`. A bar with rate and time left on a terminal; nothing elsewhere; `unit` "bytes" is scaled."""
     if _quiet or not stderr_is_terminal():
-        yield lambda _amount: None
+        yield lambda _amount, _detail=None, /: None
         return
     from rich.console import Console
     from rich.progress import (
@@ -133,9 +138,10 @@ def progress(label: str, total: float, unit: str) -> Iterator[Callable[[float], 
     with bar:
         task = bar.add_task(label, total=total, rate="")
 
-        def advance(amount: float) -> None:
+        def advance(amount: float, detail: str | None = None, /) -> None:
             speed = bar.tasks[0].speed
-            bar.update(task, advance=amount, rate=f"{speed:.1f} {unit}/s" if speed else "")
+            rate = f"{speed:.1f} {unit}/s" if speed else ""
+            bar.update(task, advance=amount, rate=rate if detail is None else detail)
 
         yield advance
 

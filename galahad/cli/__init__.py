@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from galahad.cli import data, verify
+from galahad.cli import data, solve, verify
 from taliesin import __version__, console
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ def _common(
     console.set_quiet(quiet)
 
 
+app.add_typer(solve.commands)
 app.add_typer(verify.commands)
 app.add_typer(data.commands, name="data")
 
