@@ -41,7 +41,7 @@ _MIN_CHUNK_BYTES = 1 << 12
 _MAX_CHUNK_BYTES = 1 << 26
 _MAX_PAYLOAD_BYTES = 1 << 44
 
-_FIELDS = struct.Struct("<8sII8Q32s")  # up to the root, which is the digest of exactly these bytes
+_FIELDS = struct.Struct("<8sII8Q32s")  # up to the preamble digest, which is that of exactly these bytes
 PREAMBLE_BYTES = _FIELDS.size + 32
 _DIGEST_BYTES = 32
 # preadv takes at most IOV_MAX vectors; POSIX systems in use have 1024.
@@ -165,16 +165,16 @@ class Layout(NamedTuple):
         return self.tail_offset + 4 * self.n_tail
 
     @property
-    def table_offset(self) -> int:
+    def text_end(self) -> int:
         return self.text_offset + self.text_bytes
 
     @property
-    def table_end(self) -> int:
-        return self.table_offset + _DIGEST_BYTES * self.n_chunks
+    def table_offset(self) -> int:
+        return self.payload_offset + self.payload_bytes
 
     @property
     def file_bytes(self) -> int:
-        return self.payload_offset + self.payload_bytes
+        return self.table_offset + _DIGEST_BYTES * (self.n_chunks + 1)
 
 
 class Identity(NamedTuple):
@@ -365,7 +365,7 @@ def _layout_of(preamble: bytes, file_bytes: int, where: object) -> Layout:
             hint="read it with the newer program that wrote it, or save the text again",
         )
     if hashlib.sha256(preamble[: _FIELDS.size]).digest() != preamble[_FIELDS.size :]:
-        raise StoreDamaged("block file's first bytes are damaged (root digest differs)", where=where)
+        raise StoreDamaged("block file's first bytes are damaged (preamble digest differs)", where=where)
     if version == 0:
         raise FormatError("block file of version 0, which never existed", where=where)
     if flags != 0:
@@ -391,7 +391,7 @@ def _layout_of(preamble: bytes, file_bytes: int, where: object) -> Layout:
         raise FormatError(
             "field n_chunks does not fit the payload", expected=n_chunks, got=layout.n_chunks, where=where
         )
-    offset = _round_up(layout.table_end, _ALIGNMENT)
+    offset = _round_up(layout.text_end, _ALIGNMENT)
     if layout.payload_offset != offset:
         raise FormatError(
             "field payload_offset does not follow the header", expected=offset, got=layout.payload_offset, where=where
@@ -412,8 +412,8 @@ def _token_array(raw: bytes, what: str, where: object) -> NDArray[np.int32]:
     return ids
 
 
-def _decode_header(preamble: bytes, region: bytes, layout: Layout, where: object) -> tuple[BlockHeader, bytes]:
-    """The header and the chunk table (n_chunks digests of 32 bytes) of the bytes [144, payload_offset)."""
+def _decode_header(preamble: bytes, region: bytes, layout: Layout, where: object) -> BlockHeader:
+    """The header that the bytes [144, payload_offset) hold."""
     if hashlib.sha256(region).digest() != preamble[_FIELDS.size - _DIGEST_BYTES : _FIELDS.size]:
         raise StoreDamaged("block file's header is damaged (its digest differs)", where=where)
 
@@ -425,24 +425,39 @@ def _decode_header(preamble: bytes, region: bytes, layout: Layout, where: object
     tokens = _token_array(span(layout.tokens_offset, layout.tail_offset), "tokens", where)
     tail = _token_array(span(layout.tail_offset, layout.text_offset), "tail", where)
     try:
-        text = span(layout.text_offset, layout.table_offset).decode()
+        text = span(layout.text_offset, layout.text_end).decode()
     except UnicodeDecodeError as error:
         raise FormatError("text is not UTF-8", got=str(error), where=where) from error
-    if any(span(layout.table_end, layout.payload_offset)):
+    if any(span(layout.text_end, layout.payload_offset)):
         raise FormatError("padding before the payload is not zero", where=where)
-    header = BlockHeader(**fields, tokens=tokens, tail=tail, text=text)
-    return header, span(layout.table_offset, layout.table_end)
+    return BlockHeader(**fields, tokens=tokens, tail=tail, text=text)
 
 
-def _read_header(fd: int, file_bytes: int, where: object) -> tuple[BlockHeader, Layout, bytes, bytes]:
-    """(header, layout, chunk table, root) of an open file; reads no payload."""
+class _Frame(NamedTuple):
+    """Everything of a block file but the payload. table: n_chunks digests of 32 bytes."""
+
+    header: BlockHeader
+    layout: Layout
+    table: bytes
+    root: bytes
+
+
+def _read_frame(fd: int, file_bytes: int, where: object) -> _Frame:
+    """The frame of an open file, every rule checked; reads no payload."""
     start = os.pread(fd, 512, 0)
     _refuse_other_file(start, file_bytes, where)
     preamble = start[:PREAMBLE_BYTES]
     layout = _layout_of(preamble, file_bytes, where)
+    table = _pread_exactly(fd, _DIGEST_BYTES * layout.n_chunks, layout.table_offset, where)
+    root = _pread_exactly(fd, _DIGEST_BYTES, layout.file_bytes - _DIGEST_BYTES, where)
+    if root != _root_of(preamble, table):
+        raise StoreDamaged("block file's last bytes are damaged (root digest differs)", where=where)
     region = _pread_exactly(fd, layout.payload_offset - PREAMBLE_BYTES, PREAMBLE_BYTES, where)
-    header, table = _decode_header(preamble, region, layout, where)
-    return header, layout, table, preamble[_FIELDS.size :]
+    return _Frame(_decode_header(preamble, region, layout, where), layout, table, root)
+
+
+def _root_of(preamble: bytes, table: bytes) -> bytes:
+    return hashlib.sha256(preamble[_FIELDS.size :] + table).digest()
 
 
 def _pread_exactly(fd: int, size: int, offset: int, where: object) -> bytes:
@@ -540,8 +555,8 @@ def write(
 ) -> str:
     """Write a block into the empty file `fd` (opened for reading and writing), fsync it, and give back its id.
 
-    The payload is hashed twice, by chunks and for the id, while it goes to the disk; the header, without which the file
-    is no block, is written last. It is read back and decoded before this returns.
+    The payload is hashed by chunks and for the id while it goes to the disk; the header, without which the file is no
+    block, is written last. It is read back and decoded before this returns.
 
     Raises:
         FormatError: header or payload breaks a rule of the format (no tokens, no payload, ...); nothing was written.
@@ -562,19 +577,22 @@ def write(
     if payload_bytes == 0:
         raise FormatError("a block without state is not stored", expected="a payload", got="0 bytes")
     n_chunks = -(-payload_bytes // chunk_bytes)
-    table_end = PREAMBLE_BYTES + len(meta) + len(tokens) + len(tail) + len(text) + _DIGEST_BYTES * n_chunks
-    payload_offset = _round_up(table_end, _ALIGNMENT)
+    text_end = PREAMBLE_BYTES + len(meta) + len(tokens) + len(tail) + len(text)
+    payload_offset = _round_up(text_end, _ALIGNMENT)
     layout = Layout(
         len(meta), len(tokens) // 4, len(tail) // 4, len(text), n_chunks, chunk_bytes, payload_offset, payload_bytes
     )
-    # The rules of reading, before a byte is written: the digests are not known yet and do not matter to them.
-    _layout_of(_encode_preamble(layout, bytes(_DIGEST_BYTES)), layout.file_bytes, None)
+    region = meta + tokens + tail + text + bytes(payload_offset - text_end)
+    preamble = _encode_preamble(layout, hashlib.sha256(region).digest())
+    _layout_of(preamble, layout.file_bytes, None)  # the rules of reading, before a byte is written
 
-    def write_payload() -> None:
-        _write_all(fd, views, payload_offset)
-        os.fsync(fd)
-
+    start = [memoryview(preamble), memoryview(region)]
+    file_hash = hashlib.sha256()
     digests = [b""] * n_chunks
+
+    def hash_file() -> None:
+        for view in [*start, *views]:
+            file_hash.update(view)
 
     def hash_chunk(index: int, piece: list[memoryview]) -> Callable[[], None]:
         def task() -> None:
@@ -582,21 +600,26 @@ def write(
 
         return task
 
-    with ThreadPoolExecutor(1) as pool:
-        on_disk = pool.submit(write_payload)  # both hashes are made meanwhile
+    def write_payload() -> None:
+        _write_all(fd, views, payload_offset)
+        os.fsync(fd)
+
+    with ThreadPoolExecutor(2) as pool:
+        at_once = [pool.submit(write_payload), pool.submit(hash_file)]
         _in_threads([hash_chunk(i, piece) for i, piece in enumerate(_cut(views, chunk_bytes))], threads)
-        region = meta + tokens + tail + text + b"".join(digests) + bytes(payload_offset - table_end)
-        preamble = _encode_preamble(layout, hashlib.sha256(region).digest())
-        start = [memoryview(preamble), memoryview(region)]
-        block_id = _digest([*start, *views]).hex()
-        on_disk.result()
+        for future in at_once:
+            future.result()
+    table = b"".join(digests)
+    root = _root_of(preamble, table)
+    file_hash.update(table + root)
+    _write_all(fd, [memoryview(table + root)], layout.table_offset)
     _write_all(fd, start, 0)
     os.fsync(fd)
 
-    written, *_rest, root = _read_header(fd, os.fstat(fd).st_size, "the file just written")
-    if written != header or root != preamble[_FIELDS.size :]:
+    written = _read_frame(fd, os.fstat(fd).st_size, "the file just written")
+    if written.header != header or written.root != root:
         raise StoreDamaged("the header read back is not the one that was written", hint="check the disk and the memory")
-    return block_id
+    return file_hash.hexdigest()
 
 
 def _encode_meta(header: BlockHeader) -> bytes:
@@ -644,11 +667,11 @@ class BlockFile:
         self.path = path
         self._fd = fd
         self.identity = identity_of(os.fstat(fd))
-        header, layout, table, root = _read_header(fd, self.identity.size, path)
-        self.header = header
-        self.layout = layout
-        self.root = root.hex()
-        self._table = table
+        frame = _read_frame(fd, self.identity.size, path)
+        self.header = frame.header
+        self.layout = frame.layout
+        self.root = frame.root.hex()
+        self._table = frame.table
         self.block_id = path.stem if path.suffix == SUFFIX and _HEX64.fullmatch(path.stem) else None
 
     @classmethod

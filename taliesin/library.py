@@ -195,12 +195,13 @@ class Library:
         Reads what was added or replaced since the last time, which folder times tell; damage within a file is for
         `check` to find.
         """
-        while True:
-            generation = self.index.generation
-            self._synchronise()
-            refs, blocks, used = self.index.refs(), self.index.blocks(), self.index.used()
-            if self.index.generation == generation:
-                break
+        with _storage_errors(self.path):
+            while True:
+                generation = self.index.generation
+                self._synchronise()
+                refs, blocks, used = self.index.refs(), self.index.blocks(), self.index.used()
+                if self.index.generation == generation:
+                    break
         lines = [_info(ref, blocks.get(ref.block_id), used.get(ref.block_id)) for ref in refs]
         for block_id in sorted(blocks.keys() - {ref.block_id for ref in refs}):
             lines.append(_info(None, blocks[block_id], used.get(block_id)))
@@ -390,7 +391,8 @@ class Library:
         """Look at every file of the library: see `check.check`."""
         from taliesin import check
 
-        return check.check(self, repair, deep, max_seconds, advance)
+        with _storage_errors(self.path):
+            return check.check(self, repair, deep, max_seconds, advance)
 
     # -- bundles -------------------------------------------------------------------------------------------------------
 
@@ -878,7 +880,7 @@ def sync_folder(path: Path) -> None:
 
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-_NOT_WRITABLE = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
+_NOT_PERMITTED = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
 
 
 @contextmanager
@@ -893,6 +895,6 @@ def _storage_errors(where: Path) -> Iterator[None]:
             raise StoreFull(
                 "no space left; nothing was stored", got=reason, where=place, hint="taliesin gc --budget 10GB"
             ) from error
-        if error.errno in _NOT_WRITABLE:
-            raise StoreFull("not writable", got=reason, where=place, hint="choose another --library") from error
+        if error.errno in _NOT_PERMITTED:
+            raise StoreFull("not permitted", got=reason, where=place, hint="choose another --library") from error
         raise StoreDamaged("the file system reported an error", got=reason, where=place) from error

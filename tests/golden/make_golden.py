@@ -58,7 +58,7 @@ def encode(
     flags: int = 0,
     cut: int = CHUNK_BYTES,
     padding: bytes = b"\0",
-    after_payload: bytes = b"",
+    after_end: bytes = b"",
     **fields: int,
 ) -> bytes:
     """The bytes of a block with correct digests, whatever rule is broken; `cut`: real chunk size; `fields`: what the preamble says."""
@@ -67,7 +67,7 @@ def encode(
     chunks = [payload[i : i + cut] for i in range(0, len(payload), cut)]
     region = raw_meta
     region += struct.pack(f"<{len(tokens)}i", *tokens) + struct.pack(f"<{len(tail)}i", *tail)
-    region += raw_text + b"".join(hashlib.sha256(chunk).digest() for chunk in chunks)
+    region += raw_text
     region += padding * (-(144 + len(region)) % 4096)
     numbers = {
         "meta_bytes": len(raw_meta),
@@ -80,7 +80,10 @@ def encode(
         "payload_bytes": len(payload),
     } | fields
     start = magic + struct.pack("<II8Q", version, flags, *numbers.values()) + hashlib.sha256(region).digest()
-    return start + hashlib.sha256(start).digest() + region + payload + after_payload
+    preamble_digest = hashlib.sha256(start).digest()
+    table = b"".join(hashlib.sha256(chunk).digest() for chunk in chunks)
+    root = hashlib.sha256(preamble_digest + table).digest()
+    return start + preamble_digest + region + payload + table + root + after_end
 
 
 def flipped(data: bytes, offset: int) -> bytes:
@@ -89,7 +92,7 @@ def flipped(data: bytes, offset: int) -> bytes:
 
 def bundle(block: bytes) -> bytes:
     block_id = hashlib.sha256(block).hexdigest()
-    entry = {"name": "golden", "id": block_id, "bytes": len(block), "root": block[112:144].hex()}
+    entry = {"name": "golden", "id": block_id, "bytes": len(block), "root": block[-32:].hex()}
     manifest = canonical({"format": "taliesin-bundle", "version": 1, "blocks": [entry]})
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
@@ -103,18 +106,22 @@ def bundle(block: bytes) -> bytes:
 
 # Damage -> bytes; the file is named by the damage. What reading each must raise stands in tests/taliesin/test_blockfile.py.
 def damaged(block: bytes) -> dict[str, bytes]:
-    payload_offset = len(block) - len(PAYLOAD)
+    table_offset = len(block) - 4 * 32
+    payload_offset = table_offset - len(PAYLOAD)
     return {
         "zero_bytes": b"",
         "cut_in_preamble": block[:100],
         "cut_in_header": block[:2000],
-        "cut_in_payload": block[:-1],
+        "cut_in_payload": block[: table_offset - 1],
+        "cut_in_trailer": block[:-1],
         "byte_after_end": block + b"\0",
         "crlf_became_lf": block.replace(b"\r\n", b"\n", 1),
         "flip_in_version": flipped(block, 11),
         "flip_in_sizes": flipped(block, 24),
         "flip_in_header_digest": flipped(block, 90),
-        "flip_in_root": flipped(block, 120),
+        "flip_in_preamble_digest": flipped(block, 120),
+        "flip_in_table": flipped(block, table_offset + 40),
+        "flip_in_root": flipped(block, len(block) - 1),
         "flip_in_meta": flipped(block, 160),
         "flip_in_tokens": flipped(block, 144 + len(canonical(META)) + 5),
         "flip_in_padding": flipped(block, payload_offset - 1),

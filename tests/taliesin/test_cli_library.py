@@ -81,7 +81,7 @@ def store(tmp_path: Path) -> Library:
 def damage(store: Library, name: str) -> None:
     path = store.block_path(store.info(name).id)
     raw = bytearray(path.read_bytes())
-    raw[-1] ^= 1
+    raw[-100] ^= 1  # in the payload: the trailer of a block of one chunk has 64 bytes
     path.chmod(0o600)
     path.write_bytes(raw)
     path.chmod(0o400)

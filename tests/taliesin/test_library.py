@@ -87,7 +87,10 @@ def files(store: Library) -> dict[str, bytes]:
     }
 
 
-def damage(path: Path, offset: int = -1) -> None:
+TRAILER = 64  # a block of one chunk: its digest and the root
+
+
+def damage(path: Path, offset: int = -TRAILER - 1) -> None:
     raw = bytearray(path.read_bytes())
     raw[offset] ^= 1
     path.chmod(0o600)
@@ -623,7 +626,7 @@ def test_sound_library_has_no_findings(store: Library) -> None:
     assert report.complete
 
 
-@pytest.mark.parametrize("offset", [0, 9, 200, 6000, -1])
+@pytest.mark.parametrize("offset", [0, 9, 200, 6000, -TRAILER - 1, -40, -1])
 def test_check_finds_damage_anywhere_and_moves_it_only_on_request(store: Library, offset: int) -> None:
     info = store.put("a", header(), payload())
     store.put("b", header(), payload(2))
@@ -858,7 +861,7 @@ def forge_bundle(
     **manifest: Any,
 ) -> Path:
     """A bundle of the golden block, with what is given in place of the right things. A member: name or TarInfo, content."""
-    entry = {"name": "golden", "id": BLOCK_ID, "bytes": len(BLOCK), "root": BLOCK[112:144].hex()}
+    entry = {"name": "golden", "id": BLOCK_ID, "bytes": len(BLOCK), "root": BLOCK[-32:].hex()}
     fields = {"format": "taliesin-bundle", "version": 1, "blocks": [entry] if entries is None else entries} | manifest
     raw = blockfile.canonical_json(fields)
     with tarfile.open(path, "w", format=tar_format) as tar:
@@ -872,7 +875,7 @@ def forge_bundle(
 
 
 def entry(**changes: Any) -> dict[str, Any]:
-    return {"name": "golden", "id": BLOCK_ID, "bytes": len(BLOCK), "root": BLOCK[112:144].hex()} | changes
+    return {"name": "golden", "id": BLOCK_ID, "bytes": len(BLOCK), "root": BLOCK[-32:].hex()} | changes
 
 
 def manifest_of(*entries: dict[str, Any]) -> bytes:
@@ -966,7 +969,8 @@ def test_bundle_that_breaks_a_rule_lets_nothing_in(
 
 def test_block_with_a_wrong_chunk_table_is_not_imported(store: Library, tmp_path: Path) -> None:
     # Only a faulty or hostile writer makes this: the file's hash is right, and a chunk's digest in the header is not.
-    bad = BLOCK[:-1] + b"!"
+    at = len(BLOCK) - 4 * 32 - 1  # the last byte of the payload
+    bad = BLOCK[:at] + b"!" + BLOCK[at + 1 :]
     bad_id = hashlib.sha256(bad).hexdigest()
     members = [("manifest.json", manifest_of(entry(id=bad_id))), (f"blocks/{bad_id}.kvb", bad)]
     with pytest.raises(StoreDamaged, match="chunk 2"):
@@ -988,7 +992,7 @@ def test_bundle_cut_anywhere_lets_nothing_in(tmp_path_factory: pytest.TempPathFa
             assert store.list() == []
 
 
-@given(offset=st.integers(0, 16_500), bit=st.integers(0, 7))
+@given(offset=st.integers(0, 16_800), bit=st.integers(0, 7))
 @settings(max_examples=100, deadline=None)
 def test_flipped_bit_in_a_bundle_never_gets_in(tmp_path_factory: pytest.TempPathFactory, offset: int, bit: int) -> None:
     base = tmp_path_factory.getbasetemp()
@@ -1323,6 +1327,18 @@ def test_one_of_two_writers_of_a_name_wins(tmp_path: Path) -> None:
     store = Library(path)
     assert read(store, "a") == payload(codes.index(0))
     assert store.check().findings == []
+
+
+def test_folder_that_may_not_be_read_is_a_clear_error(store: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.put("a", header(), payload())
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "blocks")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    for action in (store.list, store.check):
+        with pytest.raises(StoreFull, match="not permitted"):
+            action()
 
 
 def test_lock_that_another_process_keeps_is_an_error(store: Library) -> None:
