@@ -128,12 +128,14 @@ class Model:
         UnsupportedModel: its memory is one that the verifier has not passed (recurrent, hybrid, encoder, diffusion, M-RoPE).
     """
 
-    def __init__(self, path: Path, n_gpu_layers: int = 0) -> None:
+    def __init__(self, path: Path, n_gpu_layers: int = 0, *, vocab_only: bool = False) -> None:
+        """`vocab_only`: tokens and metadata without the weights, for an engine that computes elsewhere."""
         self._lib = lib = _llama()
         self.path = path
         self.n_gpu_layers = n_gpu_layers
         params = lib.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
+        params.vocab_only = vocab_only
         _log_lines.clear()
         self._pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not self._pointer:
@@ -146,6 +148,9 @@ class Model:
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(self._pointer)
         self.window: int = lib.llama_model_n_swa(self._pointer)
         self.architecture = self.metadata("general.architecture") or "unknown"
+        if vocab_only:  # llama.cpp then stops reading before these
+            self.n_ctx_train = int(self.metadata(f"{self.architecture}.context_length") or 0)
+            self.window = int(self.metadata(f"{self.architecture}.attention.sliding_window") or 0)
         self.bos: int = lib.llama_vocab_bos(self._vocab)
         self.eos: int = lib.llama_vocab_eos(self._vocab)
         self.adds_bos = bool(lib.llama_vocab_get_add_bos(self._vocab))

@@ -76,7 +76,7 @@ class SequenceState:
     structure: tuple[tuple[int, bytes], ...]
 
 
-class _Cursor:
+class Cursor:
     """Reads forward through a state, remembers the structural bytes it saw, and never past the end."""
 
     def __init__(self, read: Reader, n_bytes: int) -> None:
@@ -124,7 +124,7 @@ def parse(read: Reader, n_bytes: int, n_parts: int) -> SequenceState:
     Raises:
         FormatError: a count is impossible, a part is short, or bytes are left over.
     """
-    cursor = _Cursor(read, n_bytes)
+    cursor = Cursor(read, n_bytes)
     prefix = cursor.take(PREFIX_BYTES, "magic and sequence id")
     parts = tuple(_part(cursor, last=i == n_parts - 1) for i in range(n_parts))
     if cursor.offset != n_bytes:
@@ -132,16 +132,30 @@ def parse(read: Reader, n_bytes: int, n_parts: int) -> SequenceState:
     return SequenceState(n_bytes, prefix, parts, tuple(cursor.seen))
 
 
-def _part(cursor: _Cursor, last: bool) -> Part:
+def _part(cursor: Cursor, last: bool) -> Part:
     offset = cursor.offset
     n_stream, n_cells = struct.unpack("<II", cursor.take(PART_BYTES, "a part's counts"))
     _bounded(n_stream, 1, 1, "n_stream", offset)
+    return cells(cursor, offset, n_cells, 0, last)
+
+
+def cells(cursor: Cursor, offset: int, n_cells: int, seq_id: int, last: bool) -> Part:
+    """One stream's cells, read at the cursor, as the part that begins at `offset`; `last`: no cell data follows it.
+
+    Raises:
+        FormatError: as `parse`.
+    """
     if n_cells == 0:
         return Part(offset, cursor.offset, np.empty(0, np.int32), False, (), ())
-    cells = np.frombuffer(cursor.take(n_cells * CELL.itemsize, "cell positions"), CELL)
-    if not (cells["n_seq_id"] == 1).all() or not (cells["seq_id"] == 0).all():
-        raise _bad("a cell does not belong to sequence 0 alone", "n_seq_id 1, seq_id 0", "other values", offset)
-    positions = cells["pos"].astype(np.int32)
+    table = np.frombuffer(cursor.take(n_cells * CELL.itemsize, "cell positions"), CELL)
+    if not (table["n_seq_id"] == 1).all() or not (table["seq_id"] == seq_id).all():
+        raise _bad(
+            f"a cell does not belong to sequence {seq_id} alone",
+            f"n_seq_id 1, seq_id {seq_id}",
+            "other values",
+            offset,
+        )
+    positions = table["pos"].astype(np.int32)
     _bounded(int(positions.min()), 0, _MAX_POSITION, "a position", offset)
     _bounded(int(positions.max()), 0, _MAX_POSITION, "a position", offset)
     if len(np.unique(positions)) != n_cells:
@@ -161,14 +175,14 @@ def _part(cursor: _Cursor, last: bool) -> Part:
     return Part(offset, cursor.offset, positions, bool(v_trans), keys, values)
 
 
-def _rows(cursor: _Cursor, n_cells: int, name: str) -> Rows:
+def _rows(cursor: Cursor, n_cells: int, name: str) -> Rows:
     kind, row_bytes = struct.unpack("<iQ", cursor.take(12, f"a {name} header"))
     _bounded(kind, 0, 255, f"the ggml type of {name}", cursor.offset - 12)
     _bounded(row_bytes, 1, _MAX_ROW_BYTES, f"the row size of {name}", cursor.offset - 8)
     return Rows(kind, row_bytes, cursor.skip(n_cells * row_bytes, f"{name} rows"))
 
 
-def _transposed(cursor: _Cursor, n_cells: int) -> Rows:
+def _transposed(cursor: Cursor, n_cells: int) -> Rows:
     kind, element_bytes, n_embd = struct.unpack("<iII", cursor.take(12, "a V header"))
     _bounded(kind, 0, 255, "the ggml type of V", cursor.offset - 12)
     row_bytes = _bounded(element_bytes * n_embd, 1, _MAX_ROW_BYTES, "the row size of V", cursor.offset - 8)
