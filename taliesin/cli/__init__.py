@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from taliesin import __version__, console
-from taliesin.cli import blocks, doctor, library, model, prove
+from taliesin.cli import bench, blocks, doctor, library, model, prove, rebuild, server
 
 app = typer.Typer(
     help="Byte-exact KV blocks on llama.cpp: save, graft, verify.",
@@ -41,7 +41,12 @@ app.add_typer(blocks.commands)
 app.add_typer(prove.commands)
 app.add_typer(library.commands)
 app.add_typer(model.commands, name="model")
+app.add_typer(server.commands)
+app.add_typer(server.server, name="server")
+app.add_typer(server.slotfile, name="slotfile")
 app.add_typer(doctor.commands)
+app.add_typer(bench.commands)
+app.add_typer(rebuild.commands)
 
 
 def main() -> None:

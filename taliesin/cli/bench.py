@@ -1,0 +1,175 @@
+"""`taliesin bench|advise`: what a graft saves on this machine, and whether a text is worth a block."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from taliesin import console
+from taliesin.cli.blocks import default_settings
+from taliesin.cli.options import GpuLayers, Json, Model, Threads, Ubatch, read_text
+from taliesin.errors import EXIT_NO, UsageError
+
+if TYPE_CHECKING:
+    from taliesin.bench import Report
+
+commands = typer.Typer()
+
+
+def numbers(text: str, what: str) -> list[int]:
+    """Whole numbers above zero from `748,5977,11994`.
+
+    Raises:
+        UsageError: it is not such a list.
+    """
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise UsageError(f"{what} is not a list of numbers", expected="for example 748,5977", got=text)
+    return found
+
+
+@commands.command()
+def bench(
+    lengths: Annotated[
+        str, typer.Option("--lengths", help="Tokens of the blocks, separated by commas.")
+    ] = "748,5977,11994",
+    small: Annotated[
+        str, typer.Option("--small", help="More lengths, for the break-even; an empty text for none.")
+    ] = "8,32,128,512",
+    repeats: Annotated[int, typer.Option("--repeats", help="Timed runs of each.", min=1)] = 5,
+    query_tokens: Annotated[int, typer.Option("--query-tokens", help="Tokens decoded after the block.", min=1)] = 1,
+    check_steps: Annotated[
+        int, typer.Option("--check-steps", help="Greedy steps hashed after each timed run.", min=0)
+    ] = 7,
+    type_k: Annotated[str, typer.Option("--type-k", help="Type of cached K.")] = "f16",
+    type_v: Annotated[str, typer.Option("--type-v", help="Type of cached V.")] = "f16",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write OUT.json (every sample), OUT.md and OUT.png.", show_default=False),
+    ] = None,
+    model: Model = None,
+    threads: Threads = None,
+    ubatch: Ubatch = None,
+    gpu_layers: GpuLayers = 0,
+    as_json: Json = False,
+) -> None:
+    """Time fresh prefill against graft, from disk (cold and warm), from memory and resident, and check every graft's bits.
+
+    taliesin bench --lengths 748,2048 --model gemma3-270m
+
+    Each time runs to the logits after one more token. Fresh and graft alternate in one run. A mode with a vector that is not
+    equal to the fresh one is marked NOT EXACT and counts for nothing. "Cold" means that the kernel forgot the file, and the
+    output says if it did not; the disk's own cache is out of reach. "Hashed" means that every byte read was verified.
+
+    Exit codes: 0 all exact, 2 a length or count out of range, 3 a graft was not exact, 13 no space, 31 no such model.
+    """
+    from dataclasses import replace
+
+    from taliesin import bench as measure
+    from taliesin import models
+    from taliesin.engine import Engine
+
+    wanted = sorted({*numbers(lengths, "--lengths"), *(numbers(small, "--small") if small else [])})
+    settings = replace(default_settings(threads, ubatch), type_k=type_k, type_v=type_v)
+    with Engine(model or models.DEFAULT, settings.checked(), gpu_layers) as engine:
+        runner = measure.Bench(engine, repeats=repeats, query_tokens=query_tokens, check_steps=check_steps)
+        total = sum(wanted) * repeats  # a fresh prefill takes nearly all of the time
+        with console.progress("bench", total, "tokens") as advance:
+            report = runner.run(wanted, lambda n, mode, _seconds: advance(n if mode == "fresh" else 0))
+    _show(report, out, as_json)
+    if not all(row.exact for row in report.rows):
+        raise typer.Exit(EXIT_NO)
+
+
+def _show(report: Report, out: Path | None, as_json: bool) -> None:
+    from taliesin import bench as measure
+
+    if as_json:
+        console.emit_json("taliesin.bench/1", report.as_dict())
+    else:
+        console.out(console.table(measure.HEADERS, measure.table_rows(report)))
+        for line in measure.break_even_lines(report):
+            console.out(line)
+    warmest = [s.cached_before for row in report.rows if "cold" in row.mode for s in row.samples]
+    if any(fraction is None or fraction > 0.01 for fraction in warmest):
+        console.warn("the kernel kept part of a file that should be cold: read those rows as warm")
+    if out is not None:
+        write_results(out, "taliesin.bench/1", report.as_dict(), measure.markdown(report))
+        try:
+            measure.plot(report, out.with_suffix(".png"))
+        except UsageError as error:
+            console.warn(f"{error.message}; {error.hint}")
+
+
+def write_results(out: Path, schema: str, fields: dict[str, Any], page: str) -> None:
+    """`OUT.json` and `OUT.md`; folders are made."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    document = json.loads(console.json_line({"schema": schema, **fields}))
+    out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    out.with_suffix(".md").write_text(page, encoding="utf-8")
+
+
+@commands.command()
+def advise(
+    text: Annotated[str, typer.Argument(help="A text file, or - for stdin.", show_default=False)],
+    model: Model = None,
+    raw: Annotated[bool, typer.Option("--raw", help="No chat template around the text.")] = False,
+    threads: Threads = None,
+    ubatch: Ubatch = None,
+    gpu_layers: GpuLayers = 0,
+    as_json: Json = False,
+) -> None:
+    """Say whether a text is worth a block here: measures this machine with short blocks for some seconds.
+
+    taliesin advise handbook.txt
+
+    Prints prefill and graft seconds for that length, what the block takes on disk, after how many uses the saving has paid,
+    and from how many tokens on a graft is the faster way at all.
+
+    Exit codes: 0 a block pays, 2 no text, 3 prefill is faster, 31 no such model.
+    """
+    from taliesin import bench as measure
+    from taliesin import models, prompt
+    from taliesin.engine import Engine
+
+    content = read_text(text)
+    if not content:
+        raise UsageError("nothing to advise on", expected="a text", got="an empty one", where=text)
+    with Engine(model or models.DEFAULT, default_settings(threads, ubatch), gpu_layers) as engine:
+        shape = prompt.frame(engine.model, raw=raw)
+        body = engine.model.tokenize(content, special=False)
+        n_tokens = len(shape.before) + len(body) + len(shape.between)
+        advice = measure.advise(engine, n_tokens)
+    if as_json:
+        console.emit_json("taliesin.advise/1", advice.as_dict())
+    else:
+        about = (
+            "" if advice.measured_tokens == n_tokens else f" (measured at {advice.measured_tokens} tokens, and scaled)"
+        )
+        console.out(
+            f"{n_tokens} tokens: prefill {advice.fresh_seconds * 1e3:.1f} ms, graft from disk {advice.graft_seconds * 1e3:.1f} ms, "
+            f"block {console.human_bytes(advice.block_bytes)}{about}"
+        )
+        if advice.break_even_tokens is None:
+            console.out("prefill was faster at every length measured")
+        elif advice.break_even_tokens > 0:
+            console.out(f"a graft is faster from about {advice.break_even_tokens:.0f} tokens on")
+        else:
+            console.out("a graft was faster at every length measured")
+        if not advice.exact:
+            console.out("the graft was not exact: taliesin doctor")
+        elif advice.pays:
+            console.out(
+                f"a block pays: {advice.fresh_seconds / advice.graft_seconds:.1f} times faster, and saving it "
+                f"({advice.save_seconds * 1e3:.0f} ms more than a prefill) is won back after {advice.uses} use(s)"
+            )
+        else:
+            console.out("prefill is faster: do not save this text")
+    if not advice.pays:
+        raise typer.Exit(EXIT_NO)
