@@ -268,7 +268,7 @@ def run_logged(
             assert process.stdout is not None
             for line in process.stdout:
                 stream.write(line)
-                tail.append(line.rstrip())
+                tail.append(line.rstrip()[:200])  # a compiler's command line has thousands of characters
                 reached = progress_of(line) or reached
             code = process.wait()
         finally:
@@ -279,7 +279,8 @@ def run_logged(
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
     if code:
-        said = [f"{label} failed (exit {code}); its last lines:", *tail, f"whole log: {log}"]
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed (exit {code})"
+        said = [f"{label} {how}; its last lines:", *tail, f"whole log: {log}"]
         raise BootstrapError("\n".join([*said, f"  try: {hint}"] if hint else said))
     minutes, seconds = divmod(int(time.monotonic() - started), 60)
     note(f"{label}: done in {minutes}:{seconds:02d} min")

@@ -294,6 +294,13 @@ def test_a_failing_command_shows_its_last_lines_and_keeps_its_log(bootstrap: Mod
     assert "line 0\n" in log.read_text()
 
 
+def test_a_command_that_was_killed_is_said_to_have_been(bootstrap: ModuleType, tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", "import os; print('x' * 999, flush=True); os.kill(os.getpid(), 15)"]
+    with pytest.raises(bootstrap.BootstrapError, match="compiling was ended by SIGTERM") as failure:
+        bootstrap.run_logged(argv, "compiling", tmp_path / "x.log", cwd=tmp_path, env=os.environ)
+    assert max(map(len, str(failure.value).splitlines())) <= 200
+
+
 def test_a_long_command_says_how_far_it_is(
     bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
