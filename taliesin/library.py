@@ -343,7 +343,10 @@ class Library:
 
             def age(block_id: str) -> tuple[bool, float]:
                 first = names[block_id][0]
-                return first.name is not None, first.last_used or self.block_path(block_id).stat().st_mtime
+                try:
+                    return first.name is not None, first.last_used or self.block_path(block_id).stat().st_mtime
+                except FileNotFoundError:  # removed since, during a dry run
+                    return False, 0.0
 
             kept = sum(group[0].file_bytes for group in names.values())
             before = kept
@@ -356,7 +359,7 @@ class Library:
                         if line.name is not None:
                             os.unlink(self._ref_path(line.name))
                     sync_folder(self.path / "refs")
-                    self._remove_block_unless_named(block_id)
+                    self._remove_block(block_id)
                 kept -= names[block_id][0].file_bytes
                 removed += names[block_id]
         return GcReport(removed, before - kept, kept, budget_bytes)
@@ -749,8 +752,10 @@ class Library:
         _write_durably(self.path / "tmp" / f"ref-{os.urandom(8).hex()}", self._ref_path(ref.name), content)
 
     def _remove_block_unless_named(self, block_id: str) -> None:
-        if any(line.id == block_id and line.name is not None for line in self.list()):
-            return
+        if all(line.id != block_id or line.name is None for line in self.list()):
+            self._remove_block(block_id)
+
+    def _remove_block(self, block_id: str) -> None:
         path = self.block_path(block_id)
         path.unlink(missing_ok=True)
         if path.parent.exists():
