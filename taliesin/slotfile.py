@@ -36,7 +36,7 @@ import numpy.typing as npt
 
 from taliesin import placement, seqstate
 from taliesin.blockfile import open_regular
-from taliesin.errors import FormatError, StoreMissing, UnsupportedModel, UnsupportedVersion
+from taliesin.errors import FormatError, StoreMissing, UnsupportedModel, UnsupportedVersion, UsageError
 from taliesin.library import sync_folder
 from taliesin.seqstate import CELL, Part, Rows, SequenceState
 
@@ -317,3 +317,44 @@ def describe(part: Part) -> dict[str, object]:
         "v_transposed": part.v_trans,
         "bytes": part.end - part.offset,
     }
+
+
+def relay(
+    found: SlotFile,
+    *,
+    n_ubatch: int,
+    n_ctx: int,
+    n_seq_max: int = 1,
+    swa_full: bool = False,
+    n_stream: int | None = None,
+) -> memoryview:
+    """A slot file as a server saved it, laid out for a server with these options.
+
+    Args:
+        n_seq_max: slots that share one cache: all of them with `--kv-unified`, otherwise 1.
+        n_stream: streams of the server that is to restore it; as in the file if not given.
+
+    Raises:
+        UsageError: there is nothing to lay out: no window layers, laid out already, or all of it inside the window.
+        FormatError: the cells are not where a server with these options puts them.
+    """
+    reason = (
+        "the model has no window layers: the server reuses the file as it is"
+        if not found.windowed
+        else "the file is laid out already"
+        if found.laid_out
+        else "all its positions are inside the window: this build reuses no such prompt, however it is laid out"
+        if not found.window
+        else None
+    )
+    if reason:
+        raise UsageError("nothing to lay out", got=reason, where=found.path)
+    ring = n_ctx if swa_full else placement.ring_cells(found.window, n_ubatch, n_seq_max, n_ctx)
+    try:
+        return lay_out(
+            memoryview(b"".join(found.payload())), found.tokens, found.window, ring, n_stream or found.n_stream
+        )
+    except FormatError as error:
+        error.where = f"{found.path}, {error.where}"
+        error.hint = "name --ubatch, --ctx and --kv-unified as the saving server had them; a used slot may hold more than one prompt"
+        raise

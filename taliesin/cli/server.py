@@ -1,0 +1,355 @@
+"""`taliesin server start|stop|status`, `taliesin slotfile show|layout` and `taliesin serve`: llama-server and what it saves."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from taliesin import console
+from taliesin.cli.options import GpuLayers, Json, LibraryPath, Model, Threads, Ubatch
+from taliesin.errors import EXIT_NO, UsageError
+
+if TYPE_CHECKING:
+    from taliesin.server import Options, Server
+    from taliesin.server_engine import ServerEngine
+
+commands = typer.Typer()
+server = typer.Typer(no_args_is_help=True, help="A llama-server with the options that exactness needs.")
+slotfile = typer.Typer(no_args_is_help=True, help="Files that llama-server leaves in --slot-save-path.")
+
+Slots = Annotated[int, typer.Option("--slots", help="Slots, each with a cache of its own.", min=1)]
+Ctx = Annotated[int, typer.Option("--ctx", help="Tokens of one slot.", min=256)]
+Binary = Annotated[
+    Path | None,
+    typer.Option(
+        "--server-bin",
+        help="llama-server to run; TALIESIN_LLAMA_SERVER, else what make server built.",
+        show_default=False,
+    ),
+]
+ServerUrl = Annotated[
+    str | None,
+    typer.Option("--server-url", help="A llama-server that runs; its options cannot be known.", show_default=False),
+]
+SlotFolder = Annotated[
+    Path | None,
+    typer.Option("--slot-save-path", help="That server's --slot-save-path, on this machine.", show_default=False),
+]
+ServerKey = Annotated[
+    str | None,
+    typer.Option("--server-key", envvar="TALIESIN_SERVER_KEY", help="That server's API key.", show_default=False),
+]
+
+
+def options_of(slots: int, ctx: int, threads: int | None, ubatch: int | None, gpu_layers: int) -> Options:
+    """Exact options with what was named."""
+    from taliesin.cli.blocks import default_settings
+    from taliesin.server import Options
+
+    settings = default_settings(threads, ubatch)
+    base = Options(n_slots=slots, n_ctx=ctx, gpu_layers=gpu_layers)
+    return replace(base, n_threads=settings.n_threads, n_ubatch=settings.n_ubatch)
+
+
+def open_engine(
+    stack: ExitStack,
+    model: str | None,
+    options: Options,
+    *,
+    binary: Path | None = None,
+    url: str | None = None,
+    slot_folder: Path | None = None,
+    key: str | None = None,
+) -> ServerEngine:
+    """The server to use, as an engine that closes with `stack`: the named one, the one that was started, or one for this command.
+
+    Raises:
+        UsageError: `url` without its slot folder, or the started server has another model.
+    """
+    from taliesin import models
+    from taliesin import server as servers
+    from taliesin.server_engine import ServerEngine
+
+    if url is not None:
+        if slot_folder is None:
+            raise UsageError("--server-url needs --slot-save-path: files reach a server through that folder")
+        name = model or models.DEFAULT
+        return stack.enter_context(ServerEngine(name, server=servers.attach(url, slot_folder, key)))
+    held = servers.running()
+    if held is None:
+        path = models.resolve(model or models.DEFAULT)
+        held = stack.enter_context(servers.private(path, options, binary))
+    elif model is not None and models.resolve(model) != held.model:
+        raise UsageError(
+            "the server that runs has another model", expected=model, got=held.model, hint="taliesin server stop"
+        )
+    return stack.enter_context(ServerEngine(str(held.model), server=held))
+
+
+def _fields(held: Server) -> dict[str, Any]:
+    """What is shown of a server. The key stays in its file."""
+    from taliesin.slots import Slots as Book
+
+    options = held.options
+    book = Book(held.slot_folder, options.n_slots).book() if options else []
+    return {
+        "url": held.url,
+        "pid": held.pid,
+        "model": str(held.model),
+        "binary": str(held.binary),
+        "options": asdict(options) if options else None,
+        "arguments": options.arguments() if options else [],
+        "exact": options is not None and not options.inexact(),
+        "inexact": options.inexact() if options else [],
+        "key_file": str(held.slot_folder.parent / "key"),
+        "log": str(held.log),
+        "slots": [{"slot": s.number, "block": s.block, "n_tokens": s.n_tokens} for s in book],
+    }
+
+
+def _print(held: Server) -> None:
+    fields = _fields(held)
+    console.out(f"{fields['url']} (process {fields['pid']}), {fields['model']}")
+    console.out("options: " + " ".join(fields["arguments"]))
+    console.out("exact" if fields["exact"] else "not exact: " + "; ".join(fields["inexact"]))
+    console.out(f"key: {fields['key_file']}; log: {fields['log']}")
+    for slot in fields["slots"]:
+        if slot["block"]:
+            console.out(f"slot {slot['slot']}: block {slot['block'][:12]}, {slot['n_tokens']} tokens")
+
+
+@server.command()
+def start(
+    model: Model = None,
+    slots: Slots = 1,
+    ctx: Ctx = 4096,
+    threads: Threads = None,
+    ubatch: Ubatch = None,
+    gpu_layers: GpuLayers = 0,
+    port: Annotated[int, typer.Option("--port", help="0 takes a free one.", min=0, max=65535)] = 0,
+    swa_full: Annotated[bool, typer.Option("--swa-full", help="Window layers keep every position.")] = False,
+    binary: Binary = None,
+    as_json: Json = False,
+) -> None:
+    """Start a llama-server on 127.0.0.1 and wait until it is healthy; it stays until `taliesin server stop`.
+
+    taliesin server start --model gemma3-270m --slots 4
+
+    Its options are the ones that were measured exact, and are printed. Its slot files lie in a private folder, and it asks
+    for the key in the key file. A second start with the same options finds the first.
+
+    Exit codes: 0 it runs, 2 another one runs, 30 no llama-server, 31 model, 35 it does not start.
+    """
+    from taliesin import models
+    from taliesin import server as servers
+
+    options = replace(options_of(slots, ctx, threads, ubatch, gpu_layers), swa_full=swa_full)
+    held = servers.start(models.resolve(model or models.DEFAULT), options, binary=binary, port=port)
+    if as_json:
+        console.emit_json("taliesin.server.start/1", _fields(held))
+    else:
+        _print(held)
+
+
+@server.command()
+def stop(as_json: Json = False) -> None:
+    """Stop the server that `taliesin server start` made.
+
+    taliesin server stop
+
+    Exit codes: 0 stopped, 3 none was running, 35 it does not end.
+    """
+    from taliesin import server as servers
+
+    stopped = servers.stop()
+    if as_json:
+        console.emit_json("taliesin.server.stop/1", {"stopped": stopped})
+    else:
+        console.note("stopped" if stopped else "no server was running")
+    if not stopped:
+        raise typer.Exit(EXIT_NO)
+
+
+@server.command()
+def status(as_json: Json = False) -> None:
+    """Show the server that `taliesin server start` made: address, options, and which slot holds which block.
+
+    taliesin server status
+
+    Exit codes: 0 it runs and is healthy, 3 none runs, or it does not answer.
+    """
+    from taliesin import server as servers
+
+    held = servers.running()
+    healthy = held is not None and held.client.healthy()
+    if as_json:
+        console.emit_json("taliesin.server.status/1", {"running": healthy, **(_fields(held) if held else {})})
+    elif held is None:
+        console.note("no server is running; try: taliesin server start")
+    else:
+        _print(held)
+        if not healthy:
+            console.warn("it does not answer")
+    if not healthy:
+        raise typer.Exit(EXIT_NO)
+
+
+@slotfile.command()
+def show(
+    path: Annotated[Path, typer.Argument(help="A file of --slot-save-path.", show_default=False)], as_json: Json = False
+) -> None:
+    """Show what a slot file holds, and whether a stock server will reuse it.
+
+    taliesin slotfile show slots/chat.bin
+
+    Needs no model and no library. The window's width is read off the cells.
+
+    Exit codes: 0 done, 10 no such file, 20-21 not a whole slot file of this build, 34 with images or audio.
+    """
+    from taliesin import slotfile as files
+
+    found = files.read(path)
+    short = found.windowed and not found.window
+    reuse = (
+        "reused as it is" if not found.windowed or found.laid_out
+        else "never reused: all of it is inside the window" if short
+        else "loaded and then ignored without --swa-full; taliesin slotfile layout mends it"
+    )  # fmt: skip
+    fields = {
+        "path": str(path),
+        "bytes": len(found.data),
+        "version": files.VERSION,
+        "n_tokens": len(found.tokens),
+        "first_tokens": found.tokens[:8].tolist(),
+        "packed": found.packed,
+        "n_stream": found.n_stream,
+        "slot": found.seq_id,
+        "window": found.window or None,
+        "laid_out": found.laid_out,
+        "reuse": reuse,
+        "parts": [files.describe(part) for part in found.parts],
+    }
+    if as_json:
+        console.emit_json("taliesin.slotfile.show/1", fields)
+        return
+    console.out(f"{path}: {console.human_bytes(len(found.data))}, {len(found.tokens)} tokens, from slot {found.seq_id}")
+    console.out(
+        f"streams: {found.n_stream}; window: {found.window or ('not shown' if short else 'none')}; "
+        f"laid out: {'yes' if found.laid_out else 'no'}"
+    )
+    rows = [files.describe(part) for part in found.parts]
+    names = ["ordinary", "window"]
+    console.out(
+        console.table(
+            ["part", "cells", "positions", "in order", "layers", "bytes"],
+            [
+                [names[i], r["cells"], "{}..{}".format(*r["positions"]), "yes" if r["in_order"] else "no", r["layers"], r["bytes"]]  # type: ignore[misc]
+                for i, r in enumerate(rows)
+            ],
+        )
+    )  # fmt: skip
+    console.out(f"by a stock llama-server: {reuse}")
+
+
+@slotfile.command()
+def layout(
+    path: Annotated[Path, typer.Argument(help="A file of --slot-save-path.", show_default=False)],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write.", show_default=False)] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Replace the file.")] = False,
+    ubatch: Annotated[int, typer.Option("--ubatch", help="--ubatch-size of the server.", min=1)] = 512,
+    ctx: Annotated[int, typer.Option("--ctx", help="Tokens of one slot of the server.", min=256)] = 4096,
+    parallel: Annotated[
+        int | None,
+        typer.Option(
+            "--parallel", help="Slots of the server that restores it; as in the file.", min=1, show_default=False
+        ),
+    ] = None,
+    kv_unified: Annotated[
+        bool, typer.Option("--kv-unified", help="The slots share one cache; needs --parallel.")
+    ] = False,
+    swa_full: Annotated[bool, typer.Option("--swa-full", help="The server runs with --swa-full.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Lay a slot file out anew, so that a stock llama-server without --swa-full reuses it in full, bit for bit.
+
+    taliesin slotfile layout slots/chat.bin --out slots/chat.ring.bin
+
+    For models with sliding-window layers. The options are those of the server that saved it. With --kv-unified and several
+    slots the file is reused, but what other slots hold changes the sums: not exact.
+
+    Exit codes: 0 written, 2 nothing to lay out, 10 no such file, 20-21 not a whole slot file of this build.
+    """
+    from taliesin import slotfile as files
+
+    if (out is None) != in_place:
+        raise UsageError("name --out or --in-place")
+    if kv_unified and parallel is None:
+        raise UsageError("--kv-unified needs --parallel")
+    found = files.read(path)
+    image = files.relay(
+        found, n_ubatch=ubatch, n_ctx=ctx, n_seq_max=(parallel or 1) if kv_unified else 1, swa_full=swa_full,
+        n_stream=1 if kv_unified else parallel,
+    )  # fmt: skip
+    target = out or path
+    if not target.parent.is_dir():
+        raise UsageError("no such folder", where=target.parent)
+    files.write(target, image)
+    fields = {"path": str(target), "bytes": len(image), "n_tokens": len(found.tokens), "window": found.window}
+    if as_json:
+        console.emit_json("taliesin.slotfile.layout/1", fields)
+    else:
+        console.out(str(target))
+
+
+@commands.command()
+def serve(
+    model: Model = None,
+    host: Annotated[str, typer.Option("--host", help="Beyond this machine only with a key.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="0 takes a free one.", min=0, max=65535)] = 8089,
+    api_key: Annotated[
+        str | None,
+        typer.Option("--api-key", envvar="TALIESIN_API_KEY", help="What clients must send.", show_default=False),
+    ] = None,
+    max_body: Annotated[int, typer.Option("--max-body", help="Largest request, in bytes.", min=1024)] = 16 << 20,
+    slots: Slots = 4,
+    ctx: Ctx = 4096,
+    threads: Threads = None,
+    ubatch: Ubatch = None,
+    gpu_layers: GpuLayers = 0,
+    binary: Binary = None,
+    server_url: ServerUrl = None,
+    slot_save_path: SlotFolder = None,
+    server_key: ServerKey = None,
+    library: LibraryPath = None,
+) -> None:
+    """Serve an OpenAI-compatible API that grafts blocks: chat completions, completions, models, streaming.
+
+    taliesin serve --model gemma3-270m --port 8089
+
+    The longest block of the library that is a token prefix of a request is grafted, or the one named in the request's
+    `taliesin_block`; everything else passes through. Response headers X-Taliesin-Block, -Tokens-Skipped and -Proof say what
+    was done. The address is printed on stdout; Ctrl-C ends it, and the llama-server that it started.
+
+    Exit codes: 0 ended, 2 usage, 22 the server's options are not exact, 30-35 engine, model or server.
+    """
+    import threading
+
+    from taliesin.serve import Front, FrontServer
+
+    with ExitStack() as stack:
+        options = options_of(slots, ctx, threads, ubatch, gpu_layers)
+        engine = open_engine(
+            stack, model, options, binary=binary, url=server_url, slot_folder=slot_save_path, key=server_key
+        )
+        if engine.inexact:
+            console.warn("no graft: " + "; ".join(engine.inexact))
+        front = FrontServer(Front(engine, library, engine.model.path.stem), host, port, api_key, max_body)
+        stack.callback(front.server_close)
+        console.out(front.url)
+        threading.Thread(target=front.serve_forever, daemon=True).start()
+        stack.callback(front.shutdown)
+        threading.Event().wait()
