@@ -239,13 +239,29 @@ def run(
             got=", ".join(mechanisms.names()),
             hint="galahad doctor says what is missing; --allow-weak runs the program with resource limits only",
         )
-    process, control, status = _start(source.encode("utf-8", "surrogatepass"), stdin, limits, mechanisms)
+    scratch = _INNER_SCRATCH if mechanisms.bubblewrap else f"{tempfile.gettempdir()}/galahad-{secrets.token_hex(8)}"
+    settings = _settings(source.encode("utf-8", "surrogatepass"), scratch, limits, mechanisms)
+    process, control, status = _start(settings, stdin, limits, mechanisms)
     watch = _Watch(process, control, status, limits)
     try:
         watch.follow()
     finally:
         watch.close()  # on Ctrl-C too: nobody leaves before the program is gone
+        if not mechanisms.bubblewrap:
+            _remove_leftover(scratch)
     return watch.execution(mechanisms)
+
+
+def _remove_leftover(scratch: str) -> None:
+    """Remove the private folder of a supervisor that was killed before it could; its program may take a moment to die."""
+    if os.path.isdir(scratch):
+        from galahad.sandbox import launcher
+
+        for _ in range(50):
+            with suppress(OSError):
+                launcher.remove(scratch)
+                return
+            time.sleep(0.02)
 
 
 def _other_tasks(inside: bool) -> int:
@@ -264,13 +280,12 @@ def _other_tasks(inside: bool) -> int:
     return n_tasks
 
 
-def _settings(source: bytes, limits: Limits, mechanisms: Mechanisms) -> dict[str, object]:
+def _settings(source: bytes, scratch: str, limits: Limits, mechanisms: Mechanisms) -> dict[str, object]:
     """What the launcher is told. The expected answer is not among it: the program could read it there."""
     allowed = readable()
     inside = mechanisms.bubblewrap is not None
     dropped = mechanisms.identity != "own"
     code, pid_offsets = _filter() if mechanisms.seccomp else (b"", [])
-    scratch = _INNER_SCRATCH if inside else f"{tempfile.gettempdir()}/galahad-{secrets.token_hex(8)}"
     return {
         "source": source,
         "packages": allowed.packages,
@@ -294,7 +309,7 @@ def _settings(source: bytes, limits: Limits, mechanisms: Mechanisms) -> dict[str
 
 
 def _start(
-    source: bytes, stdin: str, limits: Limits, mechanisms: Mechanisms
+    settings: dict[str, object], stdin: str, limits: Limits, mechanisms: Mechanisms
 ) -> tuple[subprocess.Popen[bytes], int, int]:
     """The launcher's process, our end of `control` and our end of `status`."""
     allowed = readable()
@@ -304,12 +319,12 @@ def _start(
     their_control, control = os.pipe()
     status, their_status = os.pipe()
     try:
-        with tempfile.TemporaryFile() as settings, tempfile.TemporaryFile() as given:
-            settings.write(_launcher_code() + marshal.dumps(_settings(source, limits, mechanisms)))
-            settings.seek(0)
+        with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as given:
+            told.write(_launcher_code() + marshal.dumps(settings))
+            told.seek(0)
             given.write(stdin.encode("utf-8", "surrogatepass"))
             given.seek(0)
-            inherited = (settings.fileno(), their_control, their_status)
+            inherited = (told.fileno(), their_control, their_status)
             process = subprocess.Popen(
                 [*command, *map(str, inherited)],
                 stdin=given,

@@ -398,7 +398,10 @@ print(204)
     assert (tmp_path / "alive").stat().st_size == size
 
 
-def test_the_program_dies_with_its_supervisor(mechanisms: Mechanisms) -> None:
+def test_the_program_dies_with_its_supervisor(
+    mechanisms: Mechanisms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with ThreadPoolExecutor(1) as pool:
         before = _descendants(os.getpid())
         running = pool.submit(run, _HANG, limits=Limits(wall_seconds=600), mechanisms=mechanisms)
@@ -409,10 +412,14 @@ def test_the_program_dies_with_its_supervisor(mechanisms: Mechanisms) -> None:
         os.kill(_parents()[program], signal.SIGKILL)
         assert running.result(timeout=30).status == "killed"
         assert _wait_until(lambda: not _alive(started))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
-def test_a_supervisor_that_does_not_answer_is_killed_with_its_program(mechanisms: Mechanisms) -> None:
+def test_a_supervisor_that_does_not_answer_is_killed_with_its_program(
+    mechanisms: Mechanisms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with ThreadPoolExecutor(1) as pool:
         before = _descendants(os.getpid())
         running = pool.submit(run, _HANG, limits=Limits(wall_seconds=1), mechanisms=mechanisms)
@@ -423,6 +430,7 @@ def test_a_supervisor_that_does_not_answer_is_killed_with_its_program(mechanisms
         os.kill(_parents()[program], signal.SIGSTOP)
         assert running.result(timeout=60).status == "timeout"
         assert _wait_until(lambda: not _alive(started))
+    assert not list(tmp_path.iterdir())
 
 
 def test_two_programs_at_once_share_nothing(mechanisms: Mechanisms) -> None:

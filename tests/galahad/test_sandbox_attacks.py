@@ -60,9 +60,10 @@ class Target:
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("target")
     # Open to every user: what keeps the program out must be the sandbox, not the modes.
-    for parent in (folder, *list(folder.parents)[:2]):
-        if parent.stat().st_uid == os.getuid():
-            parent.chmod(parent.stat().st_mode | 0o055)
+    parents = {parent: parent.stat() for parent in (folder, *list(folder.parents)[:2])}
+    ours = {parent: status.st_mode for parent, status in parents.items() if status.st_uid == os.getuid()}
+    for parent, mode in ours.items():
+        parent.chmod(mode | 0o055)
     outside = folder / "outside"
     outside.mkdir()
     outside.chmod(0o777)
@@ -101,6 +102,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         patch.setattr("tempfile.tempdir", str(folder / "scratch"))
         yield made
     signal.signal(signal.SIGUSR1, previous)
+    for parent, mode in ours.items():
+        parent.chmod(mode)
     for server in made.servers:
         server.close()
 
