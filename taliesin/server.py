@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from taliesin import console, fingerprint, models
-from taliesin.errors import EngineUnavailable, ServerError, UsageError
+from taliesin.errors import EngineUnavailable, RecipeMismatch, ServerError, UsageError
 from taliesin.llama import KV_TYPES, SUPPORTED_VERSION, Sampling
 
 COMMIT = "0c1e570"
@@ -143,7 +143,13 @@ class Client:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         # trust_env=False: a proxy variable must not send prompts elsewhere.
         self.http = httpx.Client(
-            base_url=self.url, headers=headers, timeout=httpx.Timeout(seconds, connect=5.0), trust_env=False
+            base_url=self.url,
+            headers=headers,
+            timeout=httpx.Timeout(seconds, connect=5.0),
+            limits=httpx.Limits(
+                max_keepalive_connections=0
+            ),  # a server that was started anew is not met on an old socket
+            trust_env=False,
         )
 
     def close(self) -> None:
@@ -297,6 +303,25 @@ def _built_for_here(record: Path) -> bool:
         return bool(build["llama_cpp_python"] == SUPPORTED_VERSION and build["machine"] == platform.machine())
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def embedded_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe under which the embedded engine computes what a server with this one computes.
+
+    Raises:
+        RecipeMismatch: it is not a llama-server's, or its options were not exact ones.
+    """
+    own = recipe.get("server")
+    if recipe.get("engine") != "llama-server" or not isinstance(own, dict):
+        raise RecipeMismatch("not the recipe of a llama-server", got=recipe.get("engine"))
+    names = ("kv_unified", "slot_prompt_similarity", "cache_ram_mib", "ctx_checkpoints")
+    try:
+        reasons = Options(n_slots=own["slots"], **{name: own[name] for name in names}).inexact()
+    except (KeyError, TypeError, UsageError) as error:
+        reasons = [f"its recipe is malformed: {error}"]
+    if reasons:
+        raise RecipeMismatch("the block was saved by a server whose options are not exact", got="; ".join(reasons))
+    return {k: v for k, v in recipe.items() if k != "server"} | {"engine": "embedded", "kv_unified": True}
 
 
 # -- the process -------------------------------------------------------------------------------------------------------

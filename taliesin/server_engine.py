@@ -20,7 +20,7 @@ import mmap
 import platform
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -48,6 +48,9 @@ from taliesin.slots import Slot, Slots
 LEVEL = f"tokens and log-probabilities ({N_PROBS} best of each step) equal"
 
 STEPS = 16
+
+VERIFY_LENGTHS = (1, 7, 64)
+"""Query tokens of a verification: a lone token, less than a kernel's row block, a full one."""
 
 SHARED = (
     "model_sha256", "architecture", "llama_cpp_python", "instruction_set", "devices", "n_gpu_layers", "split", "n_ubatch",
@@ -191,6 +194,8 @@ class ServerEngine(Engine):
         self.build = str(props.get("build_info", ""))
         n_slots = int(props.get("total_slots", 1))
         self.n_ctx = int(props["default_generation_settings"]["n_ctx"])
+        # Texts are split into blocks that fit a slot, whatever the model was trained for.
+        self.model.n_ctx_train = min(self.model.n_ctx_train or self.n_ctx, self.n_ctx)
         options = self.server.options
         if options is not None:
             self.settings = llama.Settings(
@@ -550,7 +555,7 @@ class ServerEngine(Engine):
         self,
         block: BlockFile,
         *,
-        lengths: tuple[int, ...] = (1, 7, 64),
+        lengths: tuple[int, ...] = VERIFY_LENGTHS,
         steps: int = STEPS,
         inexact: bool = False,
         on_row: Callable[[Row], None] = lambda _row: None,
@@ -615,17 +620,15 @@ def digest(step: tuple[tuple[int, float], ...]) -> str:
     return hashlib.sha256(json.dumps(step, separators=(",", ":")).encode()).hexdigest()
 
 
-def embedded_recipe(recipe: Recipe) -> Recipe:
-    """The recipe under which the embedded engine computes what a server with this one computes.
+def options_for(recipe: Mapping[str, Any], n_ctx: int) -> Options:
+    """Options of a server that computes as a block's recipe says.
 
     Raises:
-        RecipeMismatch: the server's options were not exact ones.
+        RecipeMismatch: no server with exact options does.
     """
-    own = recipe.get("server")
-    if recipe.get("engine") != "llama-server" or not isinstance(own, dict):
-        raise RecipeMismatch("not the recipe of a llama-server", got=recipe.get("engine"))
-    names = ("kv_unified", "slot_prompt_similarity", "cache_ram_mib", "ctx_checkpoints")
-    options = Options(n_slots=own.get("slots", 1), **{name: own.get(name, 0) for name in names})
-    if options.inexact():
-        raise RecipeMismatch("the block was saved by a server whose options are not exact", got=options.inexact())
-    return {k: v for k, v in recipe.items() if k != "server"} | {"engine": "embedded", "kv_unified": True}
+    names = ("n_ubatch", "n_threads", "flash_attn", "type_k", "type_v", "swa_full")
+    try:
+        found = {name: recipe[name] for name in names}
+        return Options(n_ctx=n_ctx, gpu_layers=recipe.get("n_gpu_layers", 0), **found)
+    except (KeyError, TypeError, UsageError) as error:
+        raise RecipeMismatch("the block's recipe does not say how a server is to compute", got=error) from error

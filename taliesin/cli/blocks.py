@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taliesin import console
-from taliesin.cli.options import GpuLayers, Json, LibraryPath, Model, Threads, Ubatch, read_text
+from taliesin.cli import server as servers
+from taliesin.cli.options import (
+    EngineChoice,
+    EngineName,
+    GpuLayers,
+    Json,
+    LibraryPath,
+    Model,
+    Reach,
+    ServerBin,
+    ServerKey,
+    ServerUrl,
+    SlotFolder,
+    Threads,
+    Ubatch,
+    read_text,
+)
 from taliesin.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -101,6 +118,11 @@ def save(
     type_v: Annotated[KvType, typer.Option("--type-v", help="Type of cached V.")] = KvType.F16,
     flash_attn: Annotated[bool, typer.Option("--flash-attn/--no-flash-attn", help="Flash attention.")] = True,
     gpu_layers: GpuLayers = 0,
+    engine_name: EngineChoice = EngineName.EMBEDDED,
+    server_bin: ServerBin = None,
+    server_url: ServerUrl = None,
+    slot_save_path: SlotFolder = None,
+    server_key: ServerKey = None,
     library: LibraryPath = None,
     as_json: Json = False,
 ) -> None:
@@ -125,11 +147,15 @@ def save(
     settings = replace(
         default_settings(threads, ubatch), type_k=type_k.value, type_v=type_v.value, flash_attn=flash_attn
     )
-    with (
-        Library(library) as store,
-        Engine(model or models.DEFAULT, settings=settings, gpu_layers=gpu_layers) as engine,
-        console.progress("prefill", 1, "texts") as advance,
-    ):
+    with ExitStack() as stack:
+        store = stack.enter_context(Library(library))
+        if engine_name is EngineName.SERVER:
+            options = servers.options_of(settings, gpu_layers=gpu_layers)
+            reach = Reach(server_bin, server_url, slot_save_path, server_key)
+            engine: Engine = servers.open_engine(stack, model, options, reach)
+        else:
+            engine = stack.enter_context(Engine(model or models.DEFAULT, settings=settings, gpu_layers=gpu_layers))
+        advance = stack.enter_context(console.progress("prefill", 1, "texts"))
         saved = engine.save(
             store, content, name, align=align, block_tokens=block_tokens, raw=raw, title=title,
             replace_existing=replace_existing, on_block=lambda _done, count: advance(1 / count),
@@ -173,6 +199,11 @@ def graft_block(
     threads: Threads = None,
     ubatch: Ubatch = None,
     gpu_layers: GpuLayers = 0,
+    engine_name: EngineChoice = EngineName.EMBEDDED,
+    server_bin: ServerBin = None,
+    server_url: ServerUrl = None,
+    slot_save_path: SlotFolder = None,
+    server_key: ServerKey = None,
     library: LibraryPath = None,
     as_json: Json = False,
 ) -> None:
@@ -184,7 +215,7 @@ def graft_block(
     engine libraries or driver differ from the saving machine's, the certificate is re-run first.
 
     Exit codes: 0 done, 2 usage, 10 no such block, 12 damaged, 20-21 format, 22 other recipe, 23 the certificate does
-    not hold, 30-34 engine or model.
+    not hold, 30-34 engine or model, 35 llama-server.
     """
     question = read_text("-") if prompt == "-" else prompt
     from taliesin.engine import Engine
@@ -195,6 +226,15 @@ def graft_block(
     sampling = Sampling(temperature, top_k, top_p, min_p, seed)
     with Library(library, create=False) as store, store.open(name) as block:
         header = block.header
+        if engine_name is EngineName.SERVER:
+            if overrides:
+                raise UsageError("a server's --threads and --ubatch are its own", hint="taliesin server start")
+            servers.graft(
+                store, block, question, n_predict, sampling, model=model_for(header.recipe, model), policy=policy.value,
+                inexact=inexact, certify=certify, reach=Reach(server_bin, server_url, slot_save_path, server_key),
+                as_json=as_json,
+            )  # fmt: skip
+            return
         with Engine(model_for(header.recipe, model), gpu_layers=gpu_layers) as engine:
             n_query = len(header.tail) + len(engine.model.tokenize(question, special=False)) + len(header.after_query)
             put_back = engine.graft(

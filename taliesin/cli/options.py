@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -49,6 +50,47 @@ Threads = Annotated[
 Ubatch = Annotated[
     int | None, typer.Option("--ubatch", help="Tokens computed at once; part of the recipe.", min=1, show_default=False)
 ]
+
+
+class EngineName(StrEnum):
+    """What computes: llama.cpp in this process, or a llama-server."""
+
+    EMBEDDED = "embedded"
+    SERVER = "server"
+
+
+EngineChoice = Annotated[
+    EngineName, typer.Option("--engine", help="server: a llama-server, started for the command if none runs.")
+]
+ServerBin = Annotated[
+    Path | None,
+    typer.Option(
+        "--server-bin",
+        help="llama-server to run; TALIESIN_LLAMA_SERVER, else what make server built.",
+        show_default=False,
+    ),
+]
+ServerUrl = Annotated[
+    str | None,
+    typer.Option("--server-url", help="A llama-server that runs; its options cannot be known.", show_default=False),
+]
+SlotFolder = Annotated[
+    Path | None,
+    typer.Option("--slot-save-path", help="That server's --slot-save-path, on this machine.", show_default=False),
+]
+ServerKey = Annotated[
+    str | None,
+    typer.Option("--server-key", envvar="TALIESIN_SERVER_KEY", help="That server's API key.", show_default=False),
+]
+
+
+class Reach(NamedTuple):
+    """How a command comes to its llama-server."""
+
+    binary: Path | None = None
+    url: str | None = None
+    slot_folder: Path | None = None
+    key: str | None = None
 
 
 def read_text(path: str) -> str:

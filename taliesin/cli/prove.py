@@ -10,8 +10,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taliesin import console
+from taliesin.cli import server as servers
 from taliesin.cli.blocks import default_settings, model_for
-from taliesin.cli.options import GpuLayers, Json, LibraryPath, Model, Threads, Ubatch, read_text
+from taliesin.cli.options import (
+    EngineChoice,
+    EngineName,
+    GpuLayers,
+    Json,
+    LibraryPath,
+    Model,
+    Reach,
+    ServerBin,
+    ServerKey,
+    ServerUrl,
+    SlotFolder,
+    Threads,
+    Ubatch,
+    read_text,
+)
 from taliesin.errors import EXIT_NO, UsageError
 
 if TYPE_CHECKING:
@@ -73,6 +89,11 @@ def verify(
     threads: Threads = None,
     ubatch: Ubatch = None,
     gpu_layers: GpuLayers = 0,
+    engine_name: EngineChoice = EngineName.EMBEDDED,
+    server_bin: ServerBin = None,
+    server_url: ServerUrl = None,
+    slot_save_path: SlotFolder = None,
+    server_key: ServerKey = None,
     library: LibraryPath = None,
     as_json: Json = False,
 ) -> None:
@@ -82,6 +103,8 @@ def verify(
 
     The reference is computed in one process, the graft in another after a decoy prompt; queries of 1, 7, 64 and 600
     tokens, every logits vector hashed. --sabotage runs a graft that is broken on purpose: it must come out as not exact.
+    With --engine server the references are the server's own live and one-shot runs; HTTP gives no logits, so tokens and
+    log-probabilities are compared.
     With --json one line a block.
 
     Exit codes: 0 every block is exact, 3 one is not, 2 usage, 10 no such block, 12 damaged, 22 other recipe, 30-34
@@ -97,6 +120,15 @@ def verify(
     with ExitStack() as stack:
         store = _library(stack, library, text)
         names = _names(store, name, everything, text, model, threads, ubatch, gpu_layers)
+        if engine_name is EngineName.SERVER:
+            if sabotage:
+                raise UsageError("--sabotage breaks grafts of the embedded engine only")
+            reach = Reach(server_bin, server_url, slot_save_path, server_key)
+            if not servers.verify(
+                store, names, model=model, steps=steps, inexact=server_url is not None, reach=reach, as_json=as_json
+            ):
+                raise typer.Exit(EXIT_NO)
+            return
         n_runs = len(names) * len(QUERY_LENGTHS) * (2 * trials + 1)
         advance = stack.enter_context(console.progress("verify", n_runs, "runs"))
 

@@ -10,12 +10,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taliesin import console
-from taliesin.cli.options import GpuLayers, Json, LibraryPath, Model, Threads, Ubatch
+from taliesin.cli.options import (
+    GpuLayers,
+    Json,
+    LibraryPath,
+    Model,
+    Reach,
+    ServerBin,
+    ServerKey,
+    ServerUrl,
+    SlotFolder,
+    Threads,
+    Ubatch,
+)
 from taliesin.errors import EXIT_NO, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from taliesin.blockfile import BlockFile
+    from taliesin.library import Library, Policy
+    from taliesin.llama import Sampling, Settings
     from taliesin.server import Options, Server
-    from taliesin.server_engine import ServerEngine
+    from taliesin.server_engine import Row, ServerEngine
 
 commands = typer.Typer()
 server = typer.Typer(no_args_is_help=True, help="A llama-server with the options that exactness needs.")
@@ -23,71 +40,128 @@ slotfile = typer.Typer(no_args_is_help=True, help="Files that llama-server leave
 
 Slots = Annotated[int, typer.Option("--slots", help="Slots, each with a cache of its own.", min=1)]
 Ctx = Annotated[int, typer.Option("--ctx", help="Tokens of one slot.", min=256)]
-Binary = Annotated[
-    Path | None,
-    typer.Option(
-        "--server-bin",
-        help="llama-server to run; TALIESIN_LLAMA_SERVER, else what make server built.",
-        show_default=False,
-    ),
-]
-ServerUrl = Annotated[
-    str | None,
-    typer.Option("--server-url", help="A llama-server that runs; its options cannot be known.", show_default=False),
-]
-SlotFolder = Annotated[
-    Path | None,
-    typer.Option("--slot-save-path", help="That server's --slot-save-path, on this machine.", show_default=False),
-]
-ServerKey = Annotated[
-    str | None,
-    typer.Option("--server-key", envvar="TALIESIN_SERVER_KEY", help="That server's API key.", show_default=False),
-]
 
 
-def options_of(slots: int, ctx: int, threads: int | None, ubatch: int | None, gpu_layers: int) -> Options:
-    """Exact options with what was named."""
-    from taliesin.cli.blocks import default_settings
+def options_of(settings: Settings, slots: int = 1, ctx: int = 4096, gpu_layers: int = 0) -> Options:
+    """Exact options that compute as `settings` say."""
     from taliesin.server import Options
 
-    settings = default_settings(threads, ubatch)
-    base = Options(n_slots=slots, n_ctx=ctx, gpu_layers=gpu_layers)
-    return replace(base, n_threads=settings.n_threads, n_ubatch=settings.n_ubatch)
+    return Options(
+        n_slots=slots, n_ctx=ctx, n_ubatch=settings.n_ubatch, n_threads=settings.n_threads,
+        flash_attn=settings.flash_attn, type_k=settings.type_k, type_v=settings.type_v, gpu_layers=gpu_layers,
+    )  # fmt: skip
 
 
-def open_engine(
-    stack: ExitStack,
-    model: str | None,
-    options: Options,
-    *,
-    binary: Path | None = None,
-    url: str | None = None,
-    slot_folder: Path | None = None,
-    key: str | None = None,
-) -> ServerEngine:
+def open_engine(stack: ExitStack, model: str | None, options: Options, reach: Reach) -> ServerEngine:
     """The server to use, as an engine that closes with `stack`: the named one, the one that was started, or one for this command.
 
     Raises:
-        UsageError: `url` without its slot folder, or the started server has another model.
+        UsageError: an address without its slot folder, or the started server has another model.
     """
     from taliesin import models
     from taliesin import server as servers
     from taliesin.server_engine import ServerEngine
 
-    if url is not None:
-        if slot_folder is None:
+    if reach.url is not None:
+        if reach.slot_folder is None:
             raise UsageError("--server-url needs --slot-save-path: files reach a server through that folder")
-        name = model or models.DEFAULT
-        return stack.enter_context(ServerEngine(name, server=servers.attach(url, slot_folder, key)))
+        attached = servers.attach(reach.url, reach.slot_folder, reach.key)
+        return stack.enter_context(ServerEngine(model or models.DEFAULT, server=attached))
     held = servers.running()
     if held is None:
         path = models.resolve(model or models.DEFAULT)
-        held = stack.enter_context(servers.private(path, options, binary))
+        held = stack.enter_context(servers.private(path, options, reach.binary))
     elif model is not None and models.resolve(model) != held.model:
         raise UsageError(
             "the server that runs has another model", expected=model, got=held.model, hint="taliesin server stop"
         )
     return stack.enter_context(ServerEngine(str(held.model), server=held))
+
+
+def open_engine_for(
+    stack: ExitStack, recipe: Mapping[str, Any], model: str, n_tokens: int, reach: Reach
+) -> ServerEngine:
+    """As `open_engine`; a server that is started for this command computes as a block's recipe says, with room for `n_tokens`."""
+    from taliesin.server_engine import options_for
+
+    return open_engine(stack, model, options_for(recipe, -(-(n_tokens + 1) // 1024) * 1024), reach)
+
+
+def graft(
+    store: Library, block: BlockFile, question: str, n_predict: int, sampling: Sampling, *,
+    model: str, policy: Policy, inexact: bool, certify: bool, reach: Reach, as_json: bool,
+) -> None:  # fmt: skip
+    """What `taliesin graft --engine server` does and prints."""
+    header = block.header
+    with ExitStack() as stack:
+        # A token is at least a byte of the question, or nearly so.
+        room = len(header.tokens) + len(header.tail) + len(question.encode()) + len(header.after_query) + n_predict + 64
+        engine = open_engine_for(stack, header.recipe, model, room, reach)
+        put_back = engine.graft_block(block, library=store, policy=policy, inexact=inexact, certify=certify)
+        query = put_back.query(question)
+        answer = put_back.complete(query, n_predict, sampling=sampling)
+        url = engine.server.url
+    exact = not (put_back.differences or put_back.inexact)
+    if as_json:
+        fields = {
+            "engine": "server", "url": url, "text": answer.text, "n_generated": len(answer.tokens),
+            "generate_seconds": answer.predict_seconds, "prefill_seconds": answer.prompt_seconds,
+            "n_prefilled": answer.prompt_n, "n_reused": answer.cache_n, "resident": put_back.resident,
+            "read_seconds": put_back.read_seconds, "restore_seconds": put_back.restore_seconds,
+            "certified": put_back.certified, "exact": exact, "label": put_back.label, "equals": header.equals,
+            "differences": [d._asdict() for d in put_back.differences], "inexact": put_back.inexact,
+        }  # fmt: skip
+        console.emit_json("taliesin.graft/1", fields)
+        return
+    console.out(answer.text)
+    console.note(
+        f"llama-server reused {answer.cache_n} tokens ({console.human_bytes(put_back.read_bytes)}): read "
+        f"{put_back.read_seconds * 1e3:.1f} ms, restored {put_back.restore_seconds * 1e3:.1f} ms; evaluated "
+        f"{answer.prompt_n} in {answer.prompt_seconds * 1e3:.1f} ms; generated {len(answer.tokens)} in "
+        f"{answer.predict_seconds:.2f} s"
+    )
+    (console.note if exact else console.warn)(put_back.label)
+
+
+def verify(
+    store: Library, names: list[str], *, model: str | None, steps: int, inexact: bool, reach: Reach, as_json: bool
+) -> bool:
+    """What `taliesin verify --engine server` does and prints; whether every block is exact."""
+    from taliesin.cli.blocks import model_for
+    from taliesin.server_engine import VERIFY_LENGTHS
+
+    exact = True
+    for each in names:
+        with store.open(each) as block, ExitStack() as stack:
+            advance = stack.enter_context(console.progress("verify", len(VERIFY_LENGTHS), "queries"))
+
+            def on_row(_row: Row, advance: Callable[[float], None] = advance) -> None:
+                advance(1)
+
+            room = len(block.header.tokens) + max(VERIFY_LENGTHS) + steps
+            engine = open_engine_for(stack, block.header.recipe, model_for(block.header.recipe, model), room, reach)
+            report = engine.verify_block(block, steps=steps, inexact=inexact, on_row=on_row)
+        exact = exact and report.exact
+        if as_json:
+            console.emit_json("taliesin.verify/1", {"name": each, "engine": "server", **report.as_dict()})
+            continue
+        console.out(f"{each}: {report.n_tokens} tokens, on llama-server, {steps} steps a query")
+        console.out(
+            console.table(
+                ["query", "reused", "evaluated", "tokens as live", "log-probabilities", "tokens as one-shot", "log-probabilities"],
+                [
+                    (r.query_tokens, r.reused, r.evaluated, r.tokens_live, r.logprobs_live, r.tokens_one_shot, r.logprobs_one_shot)
+                    for r in report.rows
+                ],
+            )
+        )  # fmt: skip
+        console.out(
+            f"first token: fresh {report.fresh_seconds * 1e3:.0f} ms, graft {report.graft_seconds * 1e3:.0f} ms "
+            f"({report.fresh_seconds / report.graft_seconds:.1f}x)"
+        )
+        reasons = f" ({'; '.join(report.inexact)})" if report.inexact else ""
+        console.out(f"{'EXACT' if report.exact else 'NOT EXACT'}{reasons}: {report.level}; promised: {report.promise}")
+    return exact
 
 
 def _fields(held: Server) -> dict[str, Any]:
@@ -132,7 +206,7 @@ def start(
     gpu_layers: GpuLayers = 0,
     port: Annotated[int, typer.Option("--port", help="0 takes a free one.", min=0, max=65535)] = 0,
     swa_full: Annotated[bool, typer.Option("--swa-full", help="Window layers keep every position.")] = False,
-    binary: Binary = None,
+    binary: ServerBin = None,
     as_json: Json = False,
 ) -> None:
     """Start a llama-server on 127.0.0.1 and wait until it is healthy; it stays until `taliesin server stop`.
@@ -146,8 +220,9 @@ def start(
     """
     from taliesin import models
     from taliesin import server as servers
+    from taliesin.cli.blocks import default_settings
 
-    options = replace(options_of(slots, ctx, threads, ubatch, gpu_layers), swa_full=swa_full)
+    options = replace(options_of(default_settings(threads, ubatch), slots, ctx, gpu_layers), swa_full=swa_full)
     held = servers.start(models.resolve(model or models.DEFAULT), options, binary=binary, port=port)
     if as_json:
         console.emit_json("taliesin.server.start/1", _fields(held))
@@ -320,7 +395,7 @@ def serve(
     threads: Threads = None,
     ubatch: Ubatch = None,
     gpu_layers: GpuLayers = 0,
-    binary: Binary = None,
+    binary: ServerBin = None,
     server_url: ServerUrl = None,
     slot_save_path: SlotFolder = None,
     server_key: ServerKey = None,
@@ -338,13 +413,12 @@ def serve(
     """
     import threading
 
+    from taliesin.cli.blocks import default_settings
     from taliesin.serve import Front, FrontServer
 
     with ExitStack() as stack:
-        options = options_of(slots, ctx, threads, ubatch, gpu_layers)
-        engine = open_engine(
-            stack, model, options, binary=binary, url=server_url, slot_folder=slot_save_path, key=server_key
-        )
+        options = options_of(default_settings(threads, ubatch), slots, ctx, gpu_layers)
+        engine = open_engine(stack, model, options, Reach(binary, server_url, slot_save_path, server_key))
         if engine.inexact:
             console.warn("no graft: " + "; ".join(engine.inexact))
         front = FrontServer(Front(engine, library, engine.model.path.stem), host, port, api_key, max_body)

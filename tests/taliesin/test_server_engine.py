@@ -127,6 +127,20 @@ def test_a_block_of_the_embedded_engine_serves_the_server(engine: ServerEngine, 
     assert answer.tokens[0] == int(logits.argmax())
 
 
+def test_a_block_of_the_server_comes_back_to_the_embedded_engine(engine: ServerEngine, tmp_path: Path) -> None:
+    with (
+        Library(tmp_path / "library") as library,
+        Engine(str(engine.model.path), settings=SETTINGS) as embedded,
+    ):
+        engine.save_tokens(library, ids(900), "server", align="whole")
+        embedded.save_tokens(library, ids(900), "embedded", align="whole")
+        with library.open("server") as ours, library.open("embedded") as theirs:
+            back = embedded.graft(ours, library=library)
+            label, logits = back.label, back.prefill(ids(7, 2)).tobytes()
+            assert embedded.graft(theirs, library=library).prefill(ids(7, 2)).tobytes() == logits
+    assert label.startswith("exact: same recipe, computed by llama-server")
+
+
 def test_a_question_is_answered_from_the_slot_that_holds_the_block(engine: ServerEngine, tmp_path: Path) -> None:
     with Library(tmp_path / "library") as library:
         engine.save_tokens(library, ids(600, 3), "block", align="whole")
