@@ -107,6 +107,8 @@ class Grafted:
         """What the result may be called."""
         if self.differences:
             return "inexact: " + "; ".join(map(str, self.differences))
+        if self.header.recipe.get("engine") == "llama-server":
+            return "exact: same recipe, computed by llama-server of the same build; no certificate of logits"
         if self.evidence:
             return "exact: same recipe, certificate re-checked here"
         return "exact: same recipe" + (", certificate re-checked" if self.certified else "")
@@ -315,19 +317,24 @@ class Engine:
             CertificateMismatch: same recipe, other numbers.
         """
         header = block.header
-        settings = settings_of(header.recipe, block.path, overrides or {})
+        recipe = header.recipe
+        if recipe.get("engine") == "llama-server":
+            from taliesin.server import embedded_recipe  # an HTTP client, which few grafts need
+
+            recipe = embedded_recipe(recipe)
+        settings = settings_of(recipe, block.path, overrides or {})
         # The model first: another one would need another context.
-        if header.recipe.get("model_sha256") != self.model_sha256:
+        if recipe.get("model_sha256") != self.model_sha256:
             fingerprint.require(
-                {"model_sha256": header.recipe.get("model_sha256")},
+                {"model_sha256": recipe.get("model_sha256")},
                 {"model_sha256": self.model_sha256},
                 where=block.path,
             )
         if context is None:
             context = self.context(settings, len(header.tokens) + max(n_extra, certificate.POSITIONS))
         here = self.recipe(context)
-        differences = fingerprint.require(header.recipe, here, where=block.path, inexact=inexact)
-        evidence = fingerprint.evidence_differences(header.recipe, here)
+        differences = fingerprint.require(recipe, here, where=block.path, inexact=inexact)
+        evidence = fingerprint.evidence_differences(recipe, here)
         given = prepared is not None
         if prepared is None:
             verify = library is None or library.needs_verification(block, policy)
