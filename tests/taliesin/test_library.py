@@ -414,6 +414,12 @@ def test_missing_library_is_missing(tmp_path: Path) -> None:
         Library(tmp_path / "file")
 
 
+def test_library_of_a_user_is_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("TALIESIN_LIBRARY", str(tmp_path / "only the commands read this"))
+    assert library.default_path() == Library().path == tmp_path / "taliesin" / "library"
+
+
 def test_foreign_folder_is_not_taken_over(tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_text("x")
     with pytest.raises(FormatError, match="holds other things"):
