@@ -127,7 +127,7 @@ class Embedded:
     n_threads: int = 2
     n_ctx: int = N_CTX
     gpu_layers: int = 0
-    _on_token: Callable[[], None] = field(init=False, default=_nothing)
+    _on_token: Callable[[], None] = field(init=False, default_factory=lambda: _nothing)
     _engine: Taliesin = field(init=False)
     _library: Library | None = field(init=False, default=None)
     _grafted: dict[str, Grafted] = field(init=False, default_factory=dict)
@@ -262,7 +262,7 @@ class Server:
     model: str | None = None
     api_key: str | None = None
     transport: httpx.BaseTransport | None = None
-    _on_token: Callable[[], None] = field(init=False, default=_nothing)
+    _on_token: Callable[[], None] = field(init=False, default_factory=lambda: _nothing)
     _prefixes: Mapping[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:

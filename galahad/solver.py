@@ -49,16 +49,16 @@ PREFIXES: dict[str, str] = {
     "thought": """\
 Solve the mathematics problem at the end. Its answer is an integer from 0 to 999.
 
-Reason step by step. Define what is unknown, set up the equations or the count, and carry out every calculation explicitly.
-Be brief: no introduction, no repetition. Check the result against each condition of the problem before you state it.
+Reason step by step in short lines of plain text, like notes: what is unknown, the equations or the count, each calculation.
+No introduction, no headings, no LaTeX, no repetition; at most 150 words. Test the result against the conditions.
 The last line must be the final answer as a plain integer in a box, like this: \\boxed{42}
 
 Problem:""",
     "check": """\
 You check a proposed solution of a mathematics problem. The answer is an integer from 0 to 999. The solution may be wrong.
 
-Read the problem first and note every condition. Recompute the decisive quantities yourself, in another way than the solution
-does where you can, and test the proposed answer against each condition. Then decide. Be brief.
+Recompute the decisive quantities yourself, in another way than the solution does where you can, and test the proposed answer
+against each condition of the problem. Short lines of plain text, no headings, no LaTeX, at most 80 words. Then decide.
 The last line must be the answer that you find right, as a plain integer in a box, like this: \\boxed{42}
 
 Problem and proposed solution:""",

@@ -131,16 +131,23 @@ def test_a_password_in_the_url_is_in_no_record() -> None:
 
 @pytest.mark.native
 def test_a_graft_gives_the_tokens_of_a_prefill(smollm2: Path, tmp_path: Path) -> None:
-    prefixes = {"one": "Answer with a number and nothing else. " * 8, "two": "Write one line of Python. " * 8}
+    prefixes = {"one": "Answer with a number and nothing else. " * 4, "two": "Write one line of Python. " * 4}
     texts = {}
     for graft in (True, False):
-        engine = engines.Embedded(str(smollm2), tmp_path / "prefixes", graft, n_ctx=1024)
+        # One thread: two that share a busy core wait for each other.
+        engine = engines.Embedded(str(smollm2), tmp_path / "prefixes", graft, n_threads=1, n_ctx=512)
         try:
             saved = engine.prepare(prefixes)
             assert set(saved) == (set(prefixes) if graft else set())
             found = [
-                engine.complete(name, "How many legs have three cats?", max_tokens=12, temperature=t, seed=seed)
-                for name, t, seed in [("one", 0.0, 1), ("two", 0.9, 5), ("one", 0.9, 5), ("one", 0.9, 6), ("two", 0.9, 5)]
+                engine.complete(name, "How many legs have three cats?", max_tokens=6, temperature=t, seed=seed)
+                for name, t, seed in [
+                    ("one", 0.0, 1),
+                    ("two", 0.9, 5),
+                    ("one", 0.9, 5),
+                    ("one", 0.9, 6),
+                    ("two", 0.9, 5),
+                ]
             ]
             ended = engine.complete(
                 "two", "Print 7.", max_tokens=12, temperature=0.0, seed=0, opening="```python\n", end="\n"
@@ -156,5 +163,5 @@ def test_a_graft_gives_the_tokens_of_a_prefill(smollm2: Path, tmp_path: Path) ->
             assert [f.n_reused for f in found] == [saved[n].n_tokens for n in ("one", "two", "one", "one", "two")]
         else:
             assert {f.n_reused for f in found} == {0}
-            assert found[0].n_prefilled > 60
+            assert found[0].n_prefilled > 40
     assert texts[True] == texts[False]

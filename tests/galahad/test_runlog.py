@@ -36,7 +36,9 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert len(run.sessions) == 1
     assert run.torn_bytes == 0
     assert run.done == {("p1", 0), ("p1", 1), ("p1", 2)}
-    assert {k: t["text"] for k, t in runlog.transcripts(run).items()} == {("p1", k): f"text {k}\n\u2028 é" for k in range(3)}
+    assert {k: t["text"] for k, t in runlog.transcripts(run).items()} == {
+        ("p1", k): f"text {k}\n\u2028 é" for k in range(3)
+    }
 
 
 def test_files_are_private(tmp_path: Path) -> None:
@@ -123,7 +125,9 @@ def test_a_torn_transcript_spoils_nothing_behind_it(tmp_path: Path) -> None:
 
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_a_changed_byte_is_refused_or_is_the_torn_end(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_a_changed_byte_is_refused_or_is_the_torn_end(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     folder = make(tmp_path_factory.mktemp("t") / "run")
     whole = bytearray((folder / LOG).read_bytes())
     at = data.draw(st.integers(0, len(whole) - 1))
@@ -170,7 +174,9 @@ def test_an_edited_transcript_is_refused(tmp_path: Path) -> None:
         runlog.transcripts(runlog.read(folder))
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{}\n", b"hello\n", b'{"schema":"galahad.run/9","kind":"run"}\n', b"[1]\n"])
+@pytest.mark.parametrize(
+    "content", [None, b"", b"{}\n", b"hello\n", b'{"schema":"galahad.run/9","kind":"run"}\n', b"[1]\n"]
+)
 def test_what_is_no_run_is_refused(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / LOG).write_bytes(content)

@@ -260,7 +260,9 @@ def test_a_tie_is_no_majority_and_no_answer() -> None:
         st.tuples(st.one_of(st.none(), st.integers(0, 4)), st.sampled_from(["confident", "uncertain"])), max_size=9
     )
 )
-def test_maj_at_k_is_the_vote_and_does_not_depend_on_order(attempts: list[tuple[int | None, solver.Confidence]]) -> None:
+def test_maj_at_k_is_the_vote_and_does_not_depend_on_order(
+    attempts: list[tuple[int | None, solver.Confidence]],
+) -> None:
     found = solver.outcome(attempts)
     assert found[:2] == solver.outcome(attempts[::-1])[:2]
     assert found.answer == answers.vote(a for a, _ in attempts).value
@@ -269,7 +271,9 @@ def test_maj_at_k_is_the_vote_and_does_not_depend_on_order(attempts: list[tuple[
 
 @limits(deadline=None)
 @given(
-    st.one_of(st.none(), st.integers(0, 3)), st.one_of(st.none(), st.integers(0, 3)), st.sampled_from([None, True, False])
+    st.one_of(st.none(), st.integers(0, 3)),
+    st.one_of(st.none(), st.integers(0, 3)),
+    st.sampled_from([None, True, False]),
 )
 def test_confident_means_that_nothing_was_in_doubt(thought: int | None, program: int | None, held: bool | None) -> None:
     found = solver.decide([RouteRecord("thought", thought, "", held=held), RouteRecord("program", program, "")])
