@@ -5,7 +5,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint server clean
+.PHONY: help env demo aime-smoke test test-slow lint server clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -16,6 +16,12 @@ env: ## .venv with the pinned llama-cpp-python (built from source once per machi
 demo: env ## save a text as a KV block, graft it in a second process, verify it
 	@$(PY) -m taliesin model pull smollm2-135m
 	@$(PY) -m taliesin demo
+
+aime-smoke: env ## solve 4 of our problems with the default model, and report (a minute)
+	@$(PY) -m taliesin model pull smollm2-135m
+	@rm -rf build/aime-smoke
+	$(PY) -m galahad solve data/problems --limit 4 --out build/aime-smoke --thought-tokens 256 --check-tokens 64 --program-tokens 256
+	@$(PY) -m galahad report build/aime-smoke
 
 test: env lint ## lint, then the tests (minutes)
 	@$(PY) -m taliesin model pull smollm2-135m
