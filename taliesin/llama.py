@@ -108,7 +108,7 @@ class Settings:
 
     def checked(self) -> Self:
         """Self, or UsageError naming the field that is out of range."""
-        for name, low, high in (("n_ctx", 256, 1 << 24), ("n_ubatch", 1, 1 << 16), ("n_threads", 1, 512)):
+        for name, low, high in (("n_ctx", 1, 1 << 24), ("n_ubatch", 1, 1 << 16), ("n_threads", 1, 512)):
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UsageError(f"{name} is out of range", expected=f"{low}..{high}", got=value)

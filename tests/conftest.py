@@ -7,10 +7,15 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import hypothesis
 import pytest
 
 from taliesin import models
 from taliesin.errors import ModelError
+
+# No timed assertion: machines are shared and slow at times.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def _resolved(name: str) -> Path:
