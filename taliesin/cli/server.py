@@ -1,7 +1,8 @@
-"""`taliesin server start|stop|status`, `taliesin slotfile show|layout` and `taliesin serve`: llama-server and what it saves."""
+"""`taliesin server start|stop|status`, `taliesin slotfile show|layout|export` and `taliesin serve`: llama-server and what it saves."""
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -380,6 +381,49 @@ def layout(
         console.out(str(target))
 
 
+@slotfile.command()
+def export(
+    name: Annotated[str, typer.Argument(help="A name, or the first 8 or more digits of an id.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.", show_default=False)],
+    parallel: Annotated[int, typer.Option("--parallel", help="Slots of the server that restores it.", min=1)] = 1,
+    library: LibraryPath = None,
+    as_json: Json = False,
+) -> None:
+    """Write a block as a slot file for any llama-server of this build, with separate slots.
+
+    taliesin slotfile export notes --out slots/notes.bin --parallel 4
+
+    Restore it with POST /slots/{id}?action=restore and send prompts that begin with the block's token ids to that slot. The
+    server must compute as the block's recipe says (taliesin show): --ubatch-size, --threads, --flash-attn on, --cache-ram 0.
+
+    Exit codes: 0 written, 2 usage, 10 no such block, 12 damaged, 20-21 format.
+    """
+    import mmap
+
+    from taliesin import slotfile as files
+    from taliesin.library import Library
+
+    if not out.parent.is_dir():
+        raise UsageError("no such folder", where=out.parent)
+    with Library(library, create=False) as store, store.open(name) as block:
+        payload = memoryview(mmap.mmap(-1, block.payload_bytes))
+        block.read_into([(0, payload)], verify=True)
+        header = block.header
+        window, ring = (int(header.recipe.get(field) or 0) for field in ("window", "window_ring_cells"))
+        image = files.lay_out(payload, header.tokens, window, ring, parallel)
+    files.write(out, image)
+    if as_json:
+        fields = {
+            "path": str(out),
+            "bytes": len(image),
+            "n_tokens": len(header.tokens),
+            "tokens": header.tokens.tolist(),
+        }
+        console.emit_json("taliesin.slotfile.export/1", fields)
+    else:
+        console.out(str(out))
+
+
 @commands.command()
 def serve(
     model: Model = None,
@@ -424,6 +468,7 @@ def serve(
         front = FrontServer(Front(engine, library, engine.model.path.stem), host, port, api_key, max_body)
         stack.callback(front.server_close)
         console.out(front.url)
+        sys.stdout.flush()  # a reader of the address waits for it
         threading.Thread(target=front.serve_forever, daemon=True).start()
         stack.callback(front.shutdown)
         threading.Event().wait()

@@ -5,8 +5,13 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -238,3 +243,36 @@ def test_a_wrong_block_or_question_is_a_clear_error(live: SimpleNamespace, opena
             openai_client.chat.completions.create(model="tiny", **body, extra_body={"taliesin_block": "notes"})
     with pytest.raises(openai.BadRequestError, match="one answer"):
         openai_client.completions.create(model="tiny", prompt="x", n=2)
+
+
+@pytest.mark.native
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_command_leaves_no_server_behind(tiny_model: Models, tmp_path: Path, number: int) -> None:
+    try:
+        server.find_binary()
+    except EngineUnavailable as error:
+        pytest.skip(f"no llama-server: {error.hint}")
+    command = [sys.executable, "-m", "taliesin", "serve", "--port", "0", "--model", str(tiny_model())]
+    environment = {
+        **os.environ,
+        "TALIESIN_SERVER_RUN": str(tmp_path / "run"),
+        "TALIESIN_LIBRARY": str(tmp_path / "library"),
+    }
+    with subprocess.Popen(
+        [*command, "--threads", "1", "--ctx", "512"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://127.0.0.1:")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+        assert len(children) == 1
+        process.send_signal(number)
+        assert process.wait() == (143 if number == signal.SIGTERM else -signal.SIGKILL)
+        until = time.monotonic() + 30
+        while server.birth(int(children[0])) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not server.birth(int(children[0]))
