@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from taliesin import __version__, console
-from taliesin.cli import bench, blocks, doctor, library, model, prove, rebuild, server
+from taliesin.cli import ask, bench, blocks, demo, doctor, library, model, prove, rebuild, server
 
 app = typer.Typer(
     help="Byte-exact KV blocks on llama.cpp: save, graft, verify.",
@@ -39,6 +39,7 @@ def _common(
 
 app.add_typer(blocks.commands)
 app.add_typer(prove.commands)
+app.add_typer(demo.commands)
 app.add_typer(library.commands)
 app.add_typer(model.commands, name="model")
 app.add_typer(server.commands)
@@ -46,6 +47,7 @@ app.add_typer(server.server, name="server")
 app.add_typer(server.slotfile, name="slotfile")
 app.add_typer(doctor.commands)
 app.add_typer(bench.commands)
+app.add_typer(ask.commands)
 app.add_typer(rebuild.commands)
 
 

@@ -73,6 +73,13 @@ def _names(
     return [name]
 
 
+def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"{option} takes whole numbers, comma-separated", expected="1,16,256", got=text) from error
+
+
 @commands.command()
 def verify(
     name: OptionalName = None,
@@ -81,6 +88,7 @@ def verify(
     trials: Annotated[int, typer.Option("--trials", help="Times that each query is repeated.", min=1)] = 5,
     samples: Annotated[int, typer.Option("--samples", help="Pairs of logits vectors in the statistics.", min=1)] = 50,
     steps: Annotated[int, typer.Option("--steps", help="Greedy tokens after each query.", min=0)] = 16,
+    queries: Annotated[str, typer.Option("--queries", help="Query lengths in tokens, comma-separated.")] = "1,7,64,600",
     sabotage: Annotated[
         str | None,
         typer.Option(help="Break the graft on purpose: plain-swa, shift, bitflip or threads.", show_default=False),
@@ -111,11 +119,12 @@ def verify(
     engine or model.
     """
     from taliesin import models
-    from taliesin.verify import QUERY_LENGTHS, Sabotage
+    from taliesin.verify import Sabotage
     from taliesin.verify import verify as run_verify
 
     if sabotage is not None and sabotage not in list(Sabotage):
         raise UsageError("unknown sabotage", expected=", ".join(Sabotage), got=sabotage)
+    lengths = _whole_numbers("--queries", queries)
     exact = True
     with ExitStack() as stack:
         store = _library(stack, library, text)
@@ -129,7 +138,7 @@ def verify(
             ):
                 raise typer.Exit(EXIT_NO)
             return
-        n_runs = len(names) * len(QUERY_LENGTHS) * (2 * trials + 1)
+        n_runs = len(names) * len(lengths) * (2 * trials + 1)
         advance = stack.enter_context(console.progress("verify", n_runs, "runs"))
 
         def on_run(_role: str, _run: Run) -> None:
@@ -139,7 +148,7 @@ def verify(
             with store.open(each) as block:
                 path = models.resolve(model_for(block.header.recipe, model))
                 report = run_verify(
-                    block, path, gpu_layers=gpu_layers, trials=trials, samples=samples, n_steps=steps,
+                    block, path, gpu_layers=gpu_layers, trials=trials, samples=samples, n_steps=steps, lengths=lengths,
                     sabotage=Sabotage(sabotage) if sabotage else None, on_run=on_run,
                 )  # fmt: skip
             exact = exact and report.exact
@@ -211,10 +220,7 @@ def shift(
     from taliesin.engine import Engine
     from taliesin.shift import shift as run_shift
 
-    try:
-        distances = tuple(int(part) for part in by.split(","))
-    except ValueError as error:
-        raise UsageError("--by takes whole numbers", expected="1,16,256", got=by) from error
+    distances = _whole_numbers("--by", by)
     results: list[Shifted] = []
     with ExitStack() as stack:
         store = _library(stack, library, text)

@@ -80,7 +80,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("damage", BROKEN)
 def test_damage_is_refused(damage: str) -> None:
-    with pytest.raises(FormatError, match="not a llama.cpp sequence state"):
+    with pytest.raises(FormatError, match="not a llama"):
         parse(BROKEN[damage])
 
 
