@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -28,7 +29,12 @@ def header(suite: Suite, problems: Sequence[Problem], engine: Engine, settings: 
     return {
         "created": _now(),
         "version": __version__,
-        "suite": {"name": suite.name, "sha256": suite.sha256, "problems": {p.id: p.sha256 for p in problems}},
+        # The name without its folders: a log is shown to others, and a moved file is still the same.
+        "suite": {
+            "name": Path(suite.name).name,
+            "sha256": suite.sha256,
+            "problems": {p.id: p.sha256 for p in problems},
+        },
         "engine": engine.identity(),
         "settings": settings.as_dict(),
         "graft": graft,
