@@ -9,9 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-_ONSETS = ("b", "br", "d", "dr", "f", "fl", "g", "gl", "h", "k", "kr", "l", "m", "n", "p", "pr", "r", "s", "sk", "st", "t", "tr", "v", "w", "z")  # fmt: skip
+_ONSETS = (
+    "b", "br", "d", "dr", "f", "fl", "g", "gl", "h", "k", "kr", "l", "m", "n", "p",
+    "pr", "r", "s", "sk", "st", "t", "tr", "v", "w", "z",
+)  # fmt: skip
 _VOWELS = ("a", "e", "i", "o", "u", "ai", "ei", "ou")
-_ENDS = ("n", "r", "l", "rd", "lt", "nd", "sk", "m", "ven", "mar", "dal", "wick", "ton", "gard", "mere")
+_ENDS = (
+    "n", "r", "l", "rd", "lt", "nd", "sk", "m", "ven", "mar", "dal", "wick", "ton", "gard", "mere",
+)  # fmt: skip
 _GOODS = (
     "timber", "barley", "slate", "wool", "salt", "copper wire", "lamp oil", "dried peas", "rope", "bricks", "cider", "sailcloth",
     "glass", "honey", "coal", "leather", "tar", "linen", "seed potatoes", "lime",

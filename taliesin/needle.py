@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from taliesin import corpus, prompt
-from taliesin.engine import Engine
+from taliesin.engine import Engine, Grafted
 from taliesin.errors import StoreMissing, UsageError
 from taliesin.library import Library
 from taliesin.llama import Sampling
@@ -47,6 +47,10 @@ class Needle(NamedTuple):
     @property
     def sentence(self) -> str:
         return f"The code of the {self.vault} vault is {self.number}."
+
+    @property
+    def question(self) -> str:
+        return f"What is the code of the {self.vault} vault?"
 
 
 class Read(NamedTuple):
@@ -206,25 +210,24 @@ class Hunt:
         except StoreMissing:
             return False
 
-    def question(self, needle: Needle) -> str:
-        """The question as this model takes it: a request in a chat, the beginning of the answer without a chat template."""
-        if self._shape.kind == "chat":
-            return f"What is the code of the {needle.vault} vault? Answer with the number only."
-        return f"\n\nThe code of the {needle.vault} vault is "
+    def query(self, grafted: Grafted, needle: Needle) -> list[int]:
+        """Ids after the block: in a chat the question and the answer up to its number, else only that beginning of an answer."""
+        asked = grafted.query(needle.question) if self._shape.kind == "chat" else []
+        lead = needle.sentence.removesuffix(f"{needle.number}.")
+        return [*asked, *self.engine.model.tokenize(lead if asked else f"\n\n{lead}", special=False)]
 
     def read(self, tiers: Tiers) -> Iterator[Read]:
         """Ask for every number in order of depth."""
         router = Router.of_library(self.library)
         for needle in self.needles:
-            route = router.route(self.question(needle))
+            route = router.route(needle.question)
             answer, tier, routed = "", None, None
             graft_seconds = answer_seconds = 0.0
             if route.block is not None:
                 hit = tiers.graft(route.block.block_id)
                 tier, routed, graft_seconds = hit.tier, route.block.name, hit.seconds
                 started = time.perf_counter()
-                steps = hit.grafted.generate(self.question(needle), DIGITS, Sampling(grammar=GRAMMAR))
-                answer = "".join(step.text for step in steps)
+                answer = self._answer(hit.grafted, needle)
                 answer_seconds = time.perf_counter() - started
             yield Read(
                 needle.depth,
@@ -238,6 +241,13 @@ class Hunt:
                 graft_seconds,
                 answer_seconds,
             )
+
+    def _answer(self, grafted: Grafted, needle: Needle) -> str:
+        query = self.query(grafted, needle)
+        grafted.prefill(query)
+        position, stop = len(grafted.header.tokens) + len(query), frozenset(grafted.header.stop)
+        steps = self.engine.continue_from(grafted.context, position, DIGITS, Sampling(grammar=GRAMMAR), stop)
+        return "".join(step.text for step in steps)
 
     def report(self, reads: list[Read], saved: int, reused: int, save_seconds: float) -> Report:
         """What `save` and `read` gave, with the slope and the memory in use now."""

@@ -1,8 +1,9 @@
-"""`taliesin bench|advise`: what a graft saves on this machine, and whether a text is worth a block."""
+"""`taliesin bench|advise|needle`: what a graft saves on this machine, whether a text is worth a block, how deep one can read."""
 
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +11,23 @@ import typer
 
 from taliesin import console
 from taliesin.cli.blocks import default_settings
-from taliesin.cli.options import GpuLayers, Json, Model, Threads, Ubatch, read_text
+from taliesin.cli.options import (
+    GpuLayers,
+    Json,
+    LibraryPath,
+    MemoryBudget,
+    Model,
+    ResidentBudget,
+    Threads,
+    Ubatch,
+    parse_bytes,
+    read_text,
+)
 from taliesin.errors import EXIT_NO, UsageError
 
 if TYPE_CHECKING:
     from taliesin.bench import Report
+    from taliesin.needle import Report as NeedleReport
 
 commands = typer.Typer()
 
@@ -173,3 +186,133 @@ def advise(
             console.out("prefill is faster: do not save this text")
     if not advice.pays:
         raise typer.Exit(EXIT_NO)
+
+
+@commands.command()
+def needle(
+    tokens: Annotated[int, typer.Option("--tokens", help="Tokens of the corpus.", min=1)] = 24_000,
+    blocks: Annotated[int, typer.Option("--blocks", help="Blocks it is cut into.", min=1)] = 12,
+    depths: Annotated[
+        int, typer.Option("--depths", help="Numbers buried, from the first token to the last.", min=1)
+    ] = 7,
+    seed: Annotated[int, typer.Option("--seed", help="Another seed, another corpus.")] = 0,
+    resident: ResidentBudget = "0",
+    memory: MemoryBudget = "0",
+    out: Annotated[Path | None, typer.Option("--out", help="Write OUT.json and OUT.md.", show_default=False)] = None,
+    library: LibraryPath = None,
+    model: Model = None,
+    threads: Threads = None,
+    ubatch: Ubatch = None,
+    gpu_layers: GpuLayers = 0,
+    as_json: Json = False,
+) -> None:
+    """Bury numbers in a corpus many times longer than the context, and read each back from the one block that holds it.
+
+    taliesin needle --tokens 24000 --blocks 12 --depths 7
+
+    Makes the corpus from the seed and stores its blocks (named needle-SEED-TOKENS-...); those that are there already are used,
+    so a stopped run goes on where it was. `taliesin rm` removes them. Then each question is routed by its words, its block
+    grafted, and the number generated under a grammar of one to five digits. Prints for each depth the block, whether the number
+    is right, and seconds; then the slope of seconds over depth with its 95 % interval.
+
+    Exit codes: 0 every number right, 2 sizes that do not fit the model, 3 one is wrong, 13 no space, 31 no such model.
+    """
+    from taliesin import models
+    from taliesin import needle as hunt
+    from taliesin.bench import machine
+    from taliesin.engine import Engine
+    from taliesin.library import Library
+    from taliesin.tiers import Tiers
+
+    resident_bytes, memory_bytes = parse_bytes(resident), parse_bytes(memory)
+    settings = default_settings(threads, ubatch)
+    with Engine(model or models.DEFAULT, settings, gpu_layers) as engine, Library(library) as store:
+        search = hunt.Hunt(engine, store, tokens, blocks, depths, seed)
+        started = time.perf_counter()
+        with console.progress("prefill", blocks, "blocks") as advance:
+            saved, reused = search.save(lambda _reused, _n: advance(1))
+        save_seconds = time.perf_counter() - started
+        console.note(f"{saved} blocks saved, {reused} were there, {save_seconds:.1f} s")
+        with Tiers(engine, store, resident_bytes, memory_bytes) as tiers:
+            reads = list(search.read(tiers))
+        report = search.report(reads, saved, reused, save_seconds)
+    fields = {**report.as_dict(), "machine": machine(), "model": engine.model.path.name, "seed": seed}
+    if as_json:
+        console.emit_json("taliesin.needle/1", fields)
+    else:
+        console.out(console.table(NEEDLE_HEADERS, _needle_rows(report)))
+        for line in _needle_summary(report):
+            console.out(line)
+    if out is not None:
+        write_results(out, "taliesin.needle/1", fields, _needle_page(report, fields))
+    if report.n_correct < len(reads):
+        raise typer.Exit(EXIT_NO)
+
+
+NEEDLE_HEADERS = (
+    "depth",
+    "block",
+    "routed to",
+    "number",
+    "read",
+    "right",
+    "tier",
+    "route ms",
+    "graft ms",
+    "answer ms",
+    "seconds",
+)
+
+
+def _needle_rows(report: NeedleReport) -> list[tuple[str, ...]]:
+    return [
+        (
+            str(r.depth),
+            str(r.block + 1),
+            r.routed or "(none)",
+            r.expected,
+            r.answer or "-",
+            "yes" if r.correct else "NO",
+            r.tier or "-",
+            f"{r.route_seconds * 1e3:.1f}",
+            f"{r.graft_seconds * 1e3:.1f}",
+            f"{r.answer_seconds * 1e3:.1f}",
+            f"{r.seconds:.3f}",
+        )
+        for r in report.reads
+    ]
+
+
+def _needle_summary(report: NeedleReport) -> list[str]:
+    times = report.n_tokens / report.n_ctx_train
+    lines = [
+        f"{report.n_correct}/{len(report.reads)} right; {report.n_tokens} tokens in {report.n_blocks} blocks "
+        f"({console.human_bytes(report.library_bytes)} on disk), {times:.1f} times the model's context of {report.n_ctx_train}",
+        f"peak memory {console.human_bytes(report.peak_bytes)}"
+        + (f", GPU {console.human_bytes(report.gpu_bytes)} in use" if report.gpu_bytes is not None else ""),
+    ]
+    if (fit := report.slope) is not None:
+        verdict = "time grows with depth" if fit.grows else "time does not grow with depth"
+        lines.append(
+            f"{verdict}: slope {fit.seconds_per_million:+.3f} s per million tokens, 95 % interval {fit.low:+.3f} to {fit.high:+.3f}"
+        )
+    return lines
+
+
+def _needle_page(report: NeedleReport, fields: dict[str, Any]) -> str:
+    facts = fields["machine"]
+    load = facts["load_average"]
+    lines = [
+        f"# Needles: {fields['model']}",
+        "",
+        f"{facts['time']}, {facts['cpu']}, {facts['cores']} cores, seed {fields['seed']}"
+        + (f", load average {load[0]:.2f}" if load else ""),
+        "",
+        "| " + " | ".join(NEEDLE_HEADERS) + " |",
+        "|" + " --- |" * len(NEEDLE_HEADERS),
+        *("| " + " | ".join(row) + " |" for row in _needle_rows(report)),
+        "",
+        *(f"- {line}" for line in _needle_summary(report)),
+        "",
+    ]
+    return "\n".join(lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taliesin import console
-from taliesin.cli.options import Json, LibraryPath, Yes, confirm
+from taliesin.cli.options import Json, LibraryPath, Yes, confirm, parse_bytes
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
 
 if TYPE_CHECKING:
@@ -25,10 +24,6 @@ commands = typer.Typer()
 
 Name = Annotated[str, typer.Argument(help="A name, or the first 8 or more digits of an id.", show_default=False)]
 Names = Annotated[list[str], typer.Argument(help="Names, or the first digits of ids.", show_default=False)]
-
-_UNITS = {"": 1, "B": 1}
-_UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", 1)}
-_UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGT", 1)}
 
 
 def _open(path: Path | None, create: bool = False) -> Library:
@@ -269,13 +264,6 @@ def _emit_changed(schema: str, verb: str, lines: Sequence[BlockInfo], as_json: b
             console.note(f"{verb} {_label(line)}  {line.id[:12]}  {console.human_bytes(line.file_bytes)}")
 
 
-def _parse_bytes(size: str) -> int:
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
-    if match is None or match[2].upper() not in _UNITS:
-        raise UsageError("not a size", expected="for example 500MB, 10GB or 2GiB", got=size)
-    return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
 @commands.command()
 def gc(
     budget: Annotated[str, typer.Option("--budget", help="What the files may take: 10GB, 500MB, 2GiB.")],
@@ -293,7 +281,7 @@ def gc(
     Exit codes: 0 done, 2 no confirmation or not a size, 3 answered no, 4 pinned blocks alone are over the budget,
     10 no library, 11 locked.
     """
-    budget_bytes = _parse_bytes(budget)
+    budget_bytes = parse_bytes(budget)
     with _open(library) as store:
         report = store.gc(budget_bytes, dry_run=True)
         if not dry_run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -105,3 +106,27 @@ def read_text(path: str) -> str:
         raise UsageError("the text cannot be read", got=error.strerror, where=path) from error
     except UnicodeDecodeError as error:
         raise UsageError("the text is not UTF-8", got=f"byte {error.start}: {error.reason}", where=path) from error
+
+
+ResidentBudget = Annotated[
+    str, typer.Option("--resident", help="What blocks in contexts of their own may take: 2GB. 0: none.")
+]
+MemoryBudget = Annotated[
+    str, typer.Option("--memory", help="What states in memory may take (page-locked with a GPU): 8GB. 0: none.")
+]
+
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", 1)}
+_UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGT", 1)}
+
+
+def parse_bytes(size: str) -> int:
+    """Bytes of a size such as `500MB`, `10GB` or `2GiB`.
+
+    Raises:
+        UsageError: it is no size.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
+    if match is None or match[2].upper() not in _UNITS:
+        raise UsageError("not a size", expected="for example 500MB, 10GB or 2GiB", got=size)
+    return int(float(match[1]) * _UNITS[match[2].upper()])
