@@ -78,7 +78,7 @@ class Row(NamedTuple):
     query_tokens: int
     n_vectors: int
     equal_block_then_query: int
-    equal_one_shot: int
+    equal_one_shot: int | None  # None: not compared
     first_difference: int | None  # step, 0 = the logits after the query
 
 
@@ -94,7 +94,7 @@ class Report:
     n_steps: int
     rows: list[Row]
     block_then_query_holds: bool
-    one_shot_holds: bool
+    one_shot_holds: bool | None  # None: not compared
     statistics: Statistics
     fresh_seconds: float  # median, block prefill + query of the first length
     graft_seconds: float  # median, graft + the same query
@@ -103,7 +103,7 @@ class Report:
 
     @property
     def exact(self) -> bool:
-        return self.block_then_query_holds and (self.promise != "one-shot" or self.one_shot_holds)
+        return self.block_then_query_holds and (self.promise != "one-shot" or bool(self.one_shot_holds))
 
     def as_dict(self) -> dict[str, Any]:
         fields = asdict(self) | {"exact": self.exact, "rows": [row._asdict() for row in self.rows]}
@@ -127,9 +127,12 @@ def verify(
     n_steps: int = STEPS,
     lengths: tuple[int, ...] = QUERY_LENGTHS,
     sabotage: Sabotage | None = None,
+    one_shot: bool = True,
     on_run: Callable[[str, Run], None] = lambda _role, _run: None,
 ) -> Report:
     """Compare grafts of `block` with fresh recomputes of its tokens on `model`.
+
+    `one_shot` False leaves the one-shot reference out where the block does not promise to equal it.
 
     Raises:
         UsageError: a count out of range, or a sabotage that does not exist for this block.
@@ -146,11 +149,13 @@ def verify(
         job = Job("fresh", str(model), gpu_layers, str(block.path), ids, decoy, n_steps, trials, folder)
         # the mapping from (trial, query) to runs of each role
         fresh = {(r.trial, r.query): r for r in _worker(job, on_run)}
-        one_shot = {r.query: r for r in _worker(_as(job, role="one-shot", trials=1), on_run)}
+        whole: dict[int, Run] | None = None
+        if one_shot or block.header.equals == "one-shot":
+            whole = {r.query: r for r in _worker(_as(job, role="one-shot", trials=1), on_run)}
         tested = {
             (r.trial, r.query): r for r in _worker(_as(job, role="graft", sabotage=sabotage and sabotage.value), on_run)
         }
-        rows = [_row(query, len(ids[query]), fresh, one_shot, tested, trials) for query in range(len(ids))]
+        rows = [_row(query, len(ids[query]), fresh, whole, tested, trials) for query in range(len(ids))]
         pairs = _sample(fresh, tested, Path(folder), samples)
     return Report(
         block_id=block.block_id or "",
@@ -161,7 +166,7 @@ def verify(
         n_steps=n_steps,
         rows=rows,
         block_then_query_holds=all(row.equal_block_then_query == row.n_vectors for row in rows),
-        one_shot_holds=all(row.equal_one_shot == row.n_vectors for row in rows),
+        one_shot_holds=all(row.equal_one_shot == row.n_vectors for row in rows) if whole is not None else None,
         statistics=statistics(pairs),
         fresh_seconds=float(np.median([r.first_seconds for r in fresh.values() if r.query == 0])),
         graft_seconds=float(np.median([r.first_seconds for r in tested.values() if r.query == 0])),
@@ -183,7 +188,7 @@ def _row(
     query: int,
     n_tokens: int,
     fresh: dict[tuple[int, int], Run],
-    one_shot: dict[int, Run],
+    whole: dict[int, Run] | None,
     tested: dict[tuple[int, int], Run],
     trials: int,
 ) -> Row:
@@ -194,10 +199,11 @@ def _row(
         same = [a == b for a, b in zip(got, fresh[trial, query].digests, strict=True)]
         n += len(same)
         equal += sum(same)
-        equal_one_shot += sum(a == b for a, b in zip(got, one_shot[query].digests, strict=True))
+        if whole is not None:
+            equal_one_shot += sum(a == b for a, b in zip(got, whole[query].digests, strict=True))
         if not all(same):
             first = min(same.index(False), first if first is not None else len(same))
-    return Row(n_tokens, n, equal, equal_one_shot, first)
+    return Row(n_tokens, n, equal, equal_one_shot if whole is not None else None, first)
 
 
 def _sample(
