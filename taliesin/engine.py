@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from taliesin import certificate, fingerprint, graft, llama, models, placement, prompt, seqstate
-from taliesin.blockfile import BlockFile, BlockHeader, Equals, Part, Source
+from taliesin.blockfile import BlockFile, BlockHeader, Certificate, Equals, Part, Source
 from taliesin.errors import DecodeError, RecipeMismatch, UsageError
 from taliesin.fingerprint import Difference, Recipe
 from taliesin.library import BlockInfo, Library, Policy
@@ -29,6 +29,19 @@ Align = Literal["auto", "aligned", "whole"]
 
 LONG = 4
 """A text of at least this many `n_ubatch` is cut at a multiple of it unless told otherwise."""
+
+SETTINGS = (
+    "n_ubatch",
+    "n_threads",
+    "flash_attn",
+    "type_k",
+    "type_v",
+    "swa_full",
+    "n_seq_max",
+    "offload_kqv",
+    "op_offload",
+)
+"""The fields of a recipe that say how its context was made."""
 
 _CONTEXT_STEP = 1024  # contexts are made in steps of this size, so that near lengths share one
 _RESERVE = 1024  # tokens of the model's context kept free beside a block by default
@@ -42,6 +55,22 @@ class Saved(NamedTuple):
     prefill_seconds: float
     state_seconds: float
     save_seconds: float
+
+
+class Prefilled(NamedTuple):
+    """A block that was computed and not stored yet: what its header says, and `state`, its payload.
+
+    tokens: (n_tokens,) int32; tail: (n_tail,) int32; seconds are wall time.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    tail: npt.NDArray[np.int32]
+    equals: Equals
+    recipe: Recipe
+    certificate: Certificate
+    state: memoryview
+    prefill_seconds: float
+    state_seconds: float
 
 
 class Step(NamedTuple):
@@ -244,7 +273,36 @@ class Engine:
         replace_existing: bool = False,
     ) -> Saved:
         """Prefill `tokens` from position 0 and store them as one block."""
-        n_ubatch = self.settings.n_ubatch
+        block = self.compute(tokens, align=align)
+        header = BlockHeader(
+            title=title or name,
+            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            recipe=block.recipe,
+            equals=block.equals,
+            tokens=block.tokens,
+            tail=block.tail,
+            text=text.encode("utf-8", "replace").decode("utf-8"),
+            certificate=block.certificate,
+            after_query=shape.after if shape else (),
+            stop=shape.stop if shape else tuple(sorted(self.model.end_of_generation)),
+            part=part,
+            source=source,
+            extra=MappingProxyType({"frame": shape.kind if shape else "tokens"}),
+        )
+        writing = time.perf_counter()
+        info = library.put(name, header, block.state, replace=replace_existing)
+        done = time.perf_counter()
+        return Saved(info, header, block.prefill_seconds, block.state_seconds, done - writing)
+
+    def compute(self, tokens: Sequence[int], *, align: Align = "auto", settings: Settings | None = None) -> Prefilled:
+        """Prefill `tokens` from position 0 under `settings` (the Engine's own if not given); cut as in `save`.
+
+        Raises:
+            UsageError: "aligned", and there are fewer tokens than n_ubatch.
+            FormatError: the state is not one that could be put back.
+        """
+        settings = settings or self.settings
+        n_ubatch = settings.n_ubatch
         whole = align == "whole" or (align == "auto" and len(tokens) < LONG * n_ubatch)
         cut = len(tokens) if whole else len(tokens) - len(tokens) % n_ubatch
         if not cut:
@@ -254,9 +312,8 @@ class Engine:
                 got=len(tokens),
                 hint="--whole, or a smaller --ubatch",
             )
-        equals: Equals = "one-shot" if cut % n_ubatch == 0 else "block-then-query"
         ids = np.asarray(tokens, np.int32)
-        context = self.context(self.settings, cut + certificate.POSITIONS)
+        context = self.context(settings, cut + certificate.POSITIONS)
         started = time.perf_counter()
         context.decode(ids[:cut], 0, logits=False)
         context.synchronize()
@@ -265,26 +322,16 @@ class Engine:
         stated = time.perf_counter()
         parsed = seqstate.parse(lambda at, size: bytes(state[at : at + size]), len(state), context.n_parts)
         placement.check(parsed, cut, self.model.window, context.ring)  # never store what could not be put back
-        proof = certificate.take(context, ids[:cut])
-        header = BlockHeader(
-            title=title or name,
-            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            recipe=self.recipe(context),
-            equals=equals,
+        return Prefilled(
             tokens=ids[:cut],
             tail=ids[cut:],
-            text=text.encode("utf-8", "replace").decode("utf-8"),
-            certificate=proof,
-            after_query=shape.after if shape else (),
-            stop=shape.stop if shape else tuple(sorted(self.model.end_of_generation)),
-            part=part,
-            source=source,
-            extra=MappingProxyType({"frame": shape.kind if shape else "tokens"}),
+            equals="one-shot" if cut % n_ubatch == 0 else "block-then-query",
+            recipe=self.recipe(context),
+            certificate=certificate.take(context, ids[:cut]),
+            state=state,
+            prefill_seconds=prefilled - started,
+            state_seconds=stated - prefilled,
         )
-        writing = time.perf_counter()
-        info = library.put(name, header, state, replace=replace_existing)
-        done = time.perf_counter()
-        return Saved(info, header, prefilled - started, stated - prefilled, done - writing)
 
     # -- grafting ------------------------------------------------------------------------------------------------------
 
@@ -431,26 +478,15 @@ def settings_of(recipe: Any, where: Path, overrides: dict[str, Any]) -> Settings
     Raises:
         RecipeMismatch: the recipe is not one of this engine (for example a block of llama-server).
     """
-    names = (
-        "n_ubatch",
-        "n_threads",
-        "flash_attn",
-        "type_k",
-        "type_v",
-        "swa_full",
-        "n_seq_max",
-        "offload_kqv",
-        "op_offload",
-    )
     try:
-        values = {name: recipe[name] for name in names}
+        values = {name: recipe[name] for name in SETTINGS}
         wrong = [n for n, v in values.items() if type(v) is not type(getattr(Settings(), n))]
     except KeyError as error:
         wrong = [str(error)]
     if wrong or recipe.get("engine") != "embedded":
         raise RecipeMismatch(
             "the block's recipe is not one of the embedded engine",
-            expected=", ".join(names),
+            expected=", ".join(SETTINGS),
             got=f"engine {recipe.get('engine')!r}, without or with other types: {', '.join(wrong) or 'none'}",
             where=where,
         )

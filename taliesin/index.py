@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from taliesin.errors import StoreDamaged
 
 # Another number means other tables: the file is thrown away and built again.
-SCHEMA = 2
+SCHEMA = 3
 _TABLES = """
 CREATE TABLE folders (folder TEXT PRIMARY KEY, stamp TEXT) WITHOUT ROWID;
 CREATE TABLE blocks (id TEXT PRIMARY KEY, stamp TEXT, size INTEGER, root TEXT, title TEXT, created TEXT, equals TEXT,
@@ -28,6 +28,7 @@ CREATE TABLE refs (file BLOB PRIMARY KEY, stamp TEXT, name TEXT, block_id TEXT, 
 CREATE INDEX refs_by_block ON refs (block_id);
 CREATE TABLE used (id TEXT PRIMARY KEY, at REAL) WITHOUT ROWID;
 CREATE TABLE verified (id TEXT PRIMARY KEY, stamp TEXT, at REAL) WITHOUT ROWID;
+CREATE TABLE certified (id TEXT PRIMARY KEY, at REAL) WITHOUT ROWID;
 """
 
 
@@ -118,7 +119,7 @@ class Index:
         with self._transaction() as db:
             db.executemany(f"INSERT OR REPLACE INTO blocks VALUES ({marks})", changes.blocks)
             db.executemany("INSERT OR REPLACE INTO refs VALUES (?,?,?,?,?,?,?)", changes.refs)
-            for table in ("blocks", "used", "verified"):
+            for table in ("blocks", "used", "verified", "certified"):
                 db.executemany(f"DELETE FROM {table} WHERE id = ?", ids)
             db.executemany("DELETE FROM refs WHERE file = ?", [(file,) for file in changes.gone_refs])
             db.executemany("INSERT OR REPLACE INTO folders VALUES (?,?)", changes.folders.items())
@@ -138,6 +139,14 @@ class Index:
     def set_verified(self, block_id: str, stamp: str, at: float) -> None:
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO verified VALUES (?,?,?)", (block_id, stamp, at))
+
+    def certified(self) -> Mapping[str, float]:
+        """Block id -> Unix time at which its certificate was last re-run by this machine's engine and held."""
+        return dict(self._rows("SELECT id, at FROM certified"))
+
+    def set_certified(self, block_id: str, at: float) -> None:
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO certified VALUES (?,?)", (block_id, at))
 
     def last_used(self, block_id: str) -> float | None:
         """Unix time of the block's last use."""

@@ -46,7 +46,10 @@ _FORMAT = "taliesin-library"
 _FOLDERS = ("blocks", "refs", "quarantine", "tmp")
 _INDEX = "index.sqlite3"
 _LOCK = "lock"
-OWN_NAMES = frozenset((_MARKER, _LOCK, _INDEX, f"{_INDEX}-wal", f"{_INDEX}-shm", f"{_INDEX}-journal", *_FOLDERS))
+REBUILD_LOCK = "rebuild.lock"
+OWN_NAMES = frozenset(
+    (_MARKER, _LOCK, REBUILD_LOCK, _INDEX, f"{_INDEX}-wal", f"{_INDEX}-shm", f"{_INDEX}-journal", *_FOLDERS)
+)
 _REF_SUFFIX = b".json"
 _MAX_NAME_CHARS = 200
 _MAX_NAME_BYTES = 240
@@ -174,7 +177,7 @@ class Library:
                     raise StoreMissing("no library there", where=self.path, hint="taliesin save makes one")
                 self._create()
             self._check_version()
-            for name in (*_FOLDERS, _LOCK, _INDEX):
+            for name in (*_FOLDERS, _LOCK, REBUILD_LOCK, _INDEX):
                 self._refuse_link(self.path / name)
         self.index = Index(self.path / _INDEX)
 
@@ -273,14 +276,7 @@ class Library:
         with _storage_errors(self.path):
             self._refuse_taken(name, replace)
             with self._workspace() as folder:
-                draft = folder / "draft"
-                fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400)
-                try:
-                    block_id = blockfile.write(fd, header, payload)
-                finally:
-                    os.close(fd)
-                with BlockFile.open(draft) as written:
-                    root = written.root
+                draft, block_id, root = _written(folder, header, payload)
                 with self.locked():
                     self._refuse_taken(name, replace)
                     before = self._sound_ref(name)
@@ -288,6 +284,50 @@ class Library:
                     if before and before.block_id != block_id:
                         self._remove_block_unless_named(before.block_id)
         return self.info(name)
+
+    def supersede(
+        self,
+        old_id: str,
+        header: BlockHeader,
+        payload: ReadableBuffer | Sequence[ReadableBuffer],
+        prove: Callable[[BlockFile], None],
+    ) -> Sequence[BlockInfo]:
+        """Store a new generation of the block `old_id` and lead all its names to it; the lines of those names.
+
+        prove: called with the new block, read back from disk, before a name leads to it. What it raises leaves the library
+        as it was; the old block goes only after the last name was moved. A name that was given to something else meanwhile
+        is left alone; none is moved where none is left.
+
+        Raises:
+            StoreMissing: no name leads to the old block. FormatError, StoreFull, StoreLocked: as `put`.
+        """
+        with _storage_errors(self.path), self._workspace() as folder:
+            draft, block_id, root = _written(folder, header, payload)
+            with BlockFile.open(draft) as written:
+                prove(written)
+            with self.locked():
+                names = self._names_of(old_id)
+                for name in names:
+                    self._publish(draft, name, block_id, root)
+                if block_id != old_id:
+                    self._remove_block_unless_named(old_id)
+        return [self.info(name) for name in names]
+
+    def lead(self, old_id: str, new_id: str) -> Sequence[BlockInfo]:
+        """Lead all names of one block to another that is here already, and remove the first; the lines of those names."""
+        with _storage_errors(self.path), self.locked():
+            names = self._names_of(old_id)
+            with self.open(new_id) as block:
+                for name in names:
+                    self._publish(block.path, name, new_id, block.root)
+            self._remove_block_unless_named(old_id)
+        return [self.info(name) for name in names]
+
+    def _names_of(self, block_id: str) -> Sequence[str]:
+        names = [line.name for line in self.list() if line.id == block_id and line.name is not None]
+        if not names:
+            raise StoreMissing("no name leads to the block any more", got=block_id[:12], where=self.path)
+        return names
 
     def rename(self, old: str, new: str) -> BlockInfo:
         """Give the block another name; a block without one (`old` is its id) gets its first."""
@@ -837,6 +877,20 @@ def _read_block_row(path: Path, status: os.stat_result) -> BlockRow:
     except (FormatError, StoreDamaged, StoreMissing, UnsupportedVersion) as error:
         stamp = identity_of(status).stamp
         return BlockRow(path.stem, stamp, status.st_size, "", "", "", "", 0, 0, 0, 0, 1, "", error.message)
+
+
+def _written(
+    folder: Path, header: BlockHeader, payload: ReadableBuffer | Sequence[ReadableBuffer]
+) -> tuple[Path, str, str]:
+    """A new block file in `folder`, its id and its root."""
+    draft = folder / "draft"
+    fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400)
+    try:
+        block_id = blockfile.write(fd, header, payload)
+    finally:
+        os.close(fd)
+    with BlockFile.open(draft) as written:
+        return draft, block_id, written.root
 
 
 def _copy_hashed(stream: IO[bytes], target: Path, size: int, block_id: str, where: Path) -> None:
