@@ -1,6 +1,7 @@
 """What a llama-server makes of a restored slot, for each configuration: reused or not, and equal to what.
 
     python benchmarks/server_table.py gemma3-270m 1024,1500,1700 --out benchmarks/results/server-gemma3-270m.json
+    python benchmarks/server_table.py table benchmarks/results/server-*.json
 
 For each configuration and length, in one server: the block, then block and query ("live"); erased; both in one request
 ("one-shot"). The slot is saved after the block. Another server process restores the file and is asked the same, after a decoy. Then
@@ -212,17 +213,57 @@ def two_clients(base: Options, model: Path, vocab: llama.Model, turns: bool, sec
     return result
 
 
+def table(paths: Sequence[Path]) -> str:
+    """The results as the Markdown of docs/server.md."""
+    lines = []
+    for path in paths:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        window = f"window {found['window']}" if found["window"] else "no window layers"
+        lines += [
+            f"**{found['model']}** ({window}; {found['n_threads']} thread, ubatch {found['n_ubatch']}; {found['created'][:10]}, "
+            f"{found['machine']})",
+            "",
+            "| server | file | n | reused | evaluated | tokens = live | log-probabilities = live | = one-shot | "
+            "first token, fresh / restored s |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        ]
+        for row in found["rows"]:
+            start = f"| {row['configuration']} | {row['file']} | {row['n']} |"
+            if "refused" in row:
+                lines.append(f"{start} refused by the server | | | | | |")
+                continue
+            lines.append(
+                f"{start} {row['reused']} | {row['evaluated']} | {row['live']['tokens']}/{row['of']} | "
+                f"{row['live']['logprobs']}/{row['of']} | {row['one_shot']['logprobs']}/{row['of']} | "
+                f"{row['fresh_seconds']:.2f} / {row['seconds']:.2f} |"
+            )
+        lines += ["", "Two clients at once, four slots:", ""]
+        for run in found["two_clients"]:
+            total = sum(run[k] for k in ("equal", "other_logprobs", "other_tokens", "not_reused"))
+            lines.append(
+                f"- {'with' if run['turns'] else 'without'} turns, {run['seconds']:.0f} s: {run['equal']} of {total} answers equal "
+                f"to the fresh one; {run['other_logprobs']} with other log-probabilities, {run['other_tokens']} with other tokens."
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("lengths", help="comma-separated")
+    parser.add_argument("model", help="a model; or table, to print the results in the files that follow as Markdown")
+    parser.add_argument("lengths", nargs="+", help="comma-separated; files for table")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--ubatch", type=int, default=512)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    if given.model == "table":
+        print(table([Path(name) for name in given.lengths]))
+        return
+    if given.out is None:
+        parser.error("--out is needed")
     path = models.resolve(given.model)
-    lengths = [int(part) for part in given.lengths.split(",")]
+    lengths = [int(part) for part in given.lengths[0].split(",")]
     base = Options(n_ctx=4096, n_ubatch=given.ubatch, n_threads=given.threads)
     binary = server.find_binary()
     with llama.Model(path, vocab_only=True) as vocab:

@@ -251,6 +251,7 @@ class Client:
             "top_p": wanted.top_p,
             "min_p": wanted.min_p,
             "seed": wanted.seed,
+            **({"grammar": wanted.grammar} if wanted.grammar else {}),
         }
 
     def save_slot(self, slot: int, name: str) -> int:

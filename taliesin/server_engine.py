@@ -103,7 +103,8 @@ class Report:
 
 @dataclass
 class Grafted:
-    """A block that a server can be asked about. `differences` and `inexact` are empty for an exact graft."""
+    """A block that a server can be asked about. `differences` and `inexact` are empty for an exact graft; `restores` counts how often
+    its state went to the server."""
 
     engine: ServerEngine
     header: BlockHeader
@@ -116,8 +117,13 @@ class Grafted:
     restore_seconds: float = 0.0
     certified: bool = False
     certify_seconds: float = 0.0
-    resident: bool = False
+    restores: int = 0
     last: Completion | None = None
+
+    @property
+    def resident(self) -> bool:
+        """Whether a slot held the block all along: nothing had to be restored for it."""
+        return not self.restores
 
     @property
     def label(self) -> str:
@@ -150,14 +156,14 @@ class Grafted:
         engine, ids = self.engine, self.header.tokens.tolist()
         engine.require_room(len(ids) + len(query) + n_predict)
         with engine.slots.lease(self.block_id) as slot:
-            self.resident = engine.bring_in(self, slot, query[0])
+            held = engine.bring_in(self, slot, query[0])
             answer = engine.server.client.complete(
                 [*ids, *query], n_predict, slot.number, n_probs=n_probs, sampling=sampling, ignore_eos=ignore_eos
             )
-            if self.resident and answer.cache_n != len(ids):
+            if held and answer.cache_n != len(ids):
                 # The book was wrong: the server was started anew, or others used the slot.
                 slot.block = None
-                self.resident = engine.bring_in(self, slot, query[0])
+                engine.bring_in(self, slot, query[0])
                 answer = engine.server.client.complete(
                     [*ids, *query], n_predict, slot.number, n_probs=n_probs, sampling=sampling, ignore_eos=ignore_eos
                 )
@@ -430,7 +436,7 @@ class ServerEngine(Engine):
             self, header, key, image, differences, self.inexact, time.perf_counter() - started, block.payload_bytes
         )
         with self.slots.lease(key) as slot:
-            grafted.resident = self.bring_in(grafted, slot, None)
+            self.bring_in(grafted, slot, None)
         evidence = fingerprint.evidence_differences(header.recipe, self.server_recipe())
         if not differences and not self.inexact and (certify or (evidence and _CERTIFICATE in header.extra)):
             proving = time.perf_counter()
@@ -482,6 +488,7 @@ class ServerEngine(Engine):
             raise ServerError("the server restored another number of tokens", expected=len(ids), got=restored)
         slot.block, slot.n_tokens, slot.end, slot.next_token = grafted.block_id, len(ids), len(ids), None
         grafted.restore_seconds = time.perf_counter() - started
+        grafted.restores += 1
         return False
 
     def require_effective(self, n_block: int, n_query: int, cache_n: int, prompt_n: int) -> None:

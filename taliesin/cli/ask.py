@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import ExitStack
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from taliesin import console
+from taliesin.cli import server as servers
 from taliesin.cli.blocks import Policy, default_settings, model_for
-from taliesin.cli.options import GpuLayers, Json, LibraryPath, MemoryBudget, Model, ResidentBudget, parse_bytes
+from taliesin.cli.options import (
+    EngineChoice,
+    EngineName,
+    GpuLayers,
+    Json,
+    LibraryPath,
+    MemoryBudget,
+    Model,
+    Reach,
+    ResidentBudget,
+    ServerBin,
+    ServerKey,
+    ServerUrl,
+    SlotFolder,
+    parse_bytes,
+)
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
 
 if TYPE_CHECKING:
@@ -144,6 +161,11 @@ def ask(
     grammar: Annotated[str | None, typer.Option("--grammar", help="GBNF that the answer must follow.")] = None,
     model: Model = None,
     gpu_layers: GpuLayers = 0,
+    engine_name: EngineChoice = EngineName.EMBEDDED,
+    server_bin: ServerBin = None,
+    server_url: ServerUrl = None,
+    slot_save_path: SlotFolder = None,
+    server_key: ServerKey = None,
     library: LibraryPath = None,
     as_json: Json = False,
 ) -> None:
@@ -155,7 +177,7 @@ def ask(
     allow, the least recently used goes first; what that changes is the time and nothing else.
 
     Exit codes: 0 all answered, 2 no question, 3 no block fits any of them, 4 none fits some of them, 10 no library,
-    22 the block is of another recipe or model, 31 no such model.
+    22 the block is of another recipe or model, 31 no such model, 35 llama-server.
     """
     from taliesin.library import Library
     from taliesin.router import Router
@@ -171,7 +193,14 @@ def ask(
         first = next((r.block for r in routes if r.block is not None), None)
         answers: list[dict[str, Any]] = []
         hits: dict[str, int] = {}
-        if first is not None or top_none:
+        if engine_name is EngineName.SERVER:
+            if top_none or choose is Choice.MODEL:
+                raise UsageError("--top-none and --choose model need the embedded engine")
+            reach = Reach(server_bin, server_url, slot_save_path, server_key)
+            answers = _of_server(store, routes, model, n_predict, grammar, policy, reach)
+            for answer in answers if not as_json else ():
+                _print(answer)
+        elif first is not None or top_none:
             with (
                 _engine(_recipe(store, first), model, gpu_layers) as engine,
                 Tiers(engine, store, *budgets, policy=policy.value) as tiers,
@@ -235,6 +264,47 @@ def _answer(
         "graft_seconds": hit.seconds,
         "seconds": time.perf_counter() - started,
     }
+
+
+def _of_server(
+    store: Library,
+    routes: Sequence[Route],
+    model: str | None,
+    n_predict: int,
+    grammar: str | None,
+    policy: Policy,
+    reach: Reach,
+) -> list[dict[str, Any]]:
+    """The answers of a llama-server; its slots keep blocks near, so there are no tiers."""
+    from taliesin.llama import Sampling
+
+    answers = [_unanswered(found) for found in routes]
+    infos = [store.info(found.block.block_id) for found in routes if found.block is not None]
+    if not infos:
+        return answers
+    room = max(i.n_tokens + i.n_tail for i in infos) + max(len(r.query.encode()) for r in routes) + n_predict + 64
+    with ExitStack() as stack:
+        engine = None
+        for fields, found in zip(answers, routes, strict=True):
+            if found.block is None:
+                continue
+            with store.open(found.block.block_id) as block:
+                recipe = block.header.recipe
+                if engine is None:
+                    engine = servers.open_engine_for(stack, recipe, model_for(recipe, model), room, reach)
+                started = time.perf_counter()
+                put_back = engine.graft_block(block, library=store, policy=policy.value, inexact=reach.url is not None)
+            grafted = time.perf_counter()
+            answer = put_back.complete(put_back.query(found.query), n_predict, sampling=Sampling(grammar=grammar))
+            fields.update(
+                answer=answer.text,
+                block={"name": found.block.name, "id": put_back.block_id, "title": found.block.title},
+                tier="slot" if put_back.resident else "disk",
+                label=put_back.label,
+                graft_seconds=grafted - started,
+                seconds=time.perf_counter() - grafted,
+            )
+    return answers
 
 
 def _without_block(engine: Engine, question: str, n_predict: int, sampling: Any) -> str:

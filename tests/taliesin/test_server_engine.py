@@ -96,6 +96,30 @@ def test_a_graft_equals_the_live_run_at_every_length(engine: ServerEngine, tmp_p
     assert report.level == LEVEL
 
 
+def test_a_short_block_under_a_long_query_is_still_used(engine: ServerEngine, tmp_path: Path) -> None:
+    """A tenth of the prompt: with --slot-prompt-similarity and --cache-ram as they come, the server swaps such a slot out."""
+    with Library(tmp_path / "library") as library:
+        engine.save_tokens(library, ids(150), "block", align="whole")
+        with library.open("block") as block:
+            report = engine.verify_block(block, lengths=(1500,))
+    assert report.exact
+    assert report.rows[0].reused == 150
+
+
+def test_a_server_with_full_window_caches_is_exact_and_reuses_short_blocks(tiny_model: Models, tmp_path: Path) -> None:
+    model = tiny_model()
+    options = Options(n_slots=2, n_ctx=2048, n_ubatch=UBATCH, n_threads=1, swa_full=True)
+    with (
+        serving(model, tmp_path / "server", options) as made,
+        ServerEngine(str(model), server=made) as engine,
+        Library(tmp_path / "library") as library,
+    ):
+        for n in (100, 700, 1300):
+            engine.save_tokens(library, ids(n), f"b{n}", align="whole")
+            with library.open(f"b{n}") as block:
+                assert engine.verify_block(block).exact
+
+
 @pytest.mark.parametrize("n", [300, 900, 1024])
 def test_server_and_embedded_engine_save_the_same_bytes(engine: ServerEngine, tmp_path: Path, n: int) -> None:
     with (
@@ -147,8 +171,9 @@ def test_a_question_is_answered_from_the_slot_that_holds_the_block(engine: Serve
         with library.open("block") as block:
             grafted = engine.graft_block(block)
             first = grafted.complete(ids(9, 4), 4, n_probs=N_PROBS, ignore_eos=True)
-            assert grafted.resident
             again = grafted.complete(ids(9, 4), 4, n_probs=N_PROBS, ignore_eos=True)
+            assert grafted.restores == 1
+            assert engine.graft_block(block).resident
     assert again.cache_n == 600  # not the question as well
     assert again.logprobs == first.logprobs
 
