@@ -6,6 +6,7 @@ reported as far as it went, and says so.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -161,7 +162,7 @@ def summarise(run: Run) -> Summary:
     by_problem: dict[str, list[Record]] = {}
     for record in run.attempts:
         by_problem.setdefault(record["problem"], []).append(record)
-    results = tuple(_result(id_, by_problem[id_]) for id_ in problems if id_ in by_problem)
+    results = tuple(_result(id_, by_problem[id_]) for id_ in sorted(problems, key=_natural) if id_ in by_problem)
     right = sum(result.grade == "right" for result in results)
     routes = [(route, record["gold"]) for record in run.attempts for route in record["routes"]]
     names = [name for name in solver.ROUTES if any(route["route"] == name for route, _ in routes)]
@@ -193,6 +194,11 @@ def summarise(run: Run) -> Summary:
         sum(record["seconds"] for record in run.attempts),
         *_energy(run.attempts),
     )
+
+
+def _natural(id_: str) -> list[tuple[int, str]]:
+    """Order in which `p2` comes before `p10`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", id_)]
 
 
 def _result(id_: str, records: Sequence[Record]) -> ProblemResult:

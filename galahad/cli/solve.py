@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from galahad.engines import Engine
     from galahad.problems import Problem, Suite
     from galahad.report import Summary
-    from galahad.run import Progress
+    from galahad.run import Progress, Stop
+    from galahad.runlog import RunLog
     from galahad.solver import Route, Settings
 
 commands = typer.Typer()
@@ -143,7 +144,7 @@ def _engine(
     return engines.Embedded(model or models.DEFAULT, out / runlog.PREFIXES, graft, threads, ctx, gpu_layers)
 
 
-def _follow(log: Any, chosen: Sequence[Problem], engine: Engine, settings: Settings, stop: Any) -> bool:
+def _follow(log: RunLog, chosen: Sequence[Problem], engine: Engine, settings: Settings, stop: Stop) -> bool:
     """Run with a progress line on a terminal, a line an attempt elsewhere."""
     from galahad import run
 

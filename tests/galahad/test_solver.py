@@ -368,3 +368,11 @@ def test_nothing_done_is_reported_without_a_division_by_zero(tmp_path: Path) -> 
     summary = report.summarise(runlog.read(tmp_path / "run"))
     assert summary.seconds_left is None
     assert "not finished: 0 of 3" in report.markdown(summary)
+
+
+def test_problems_are_reported_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    engine = ScriptedEngine(thought="\\boxed{7}", check="\\boxed{7}")
+    settings = Settings(routes=("thought",))
+    with start(tmp_path / "run", engine, settings, n=12) as log:
+        run.solve_all(log, suite(12).problems, engine, settings)
+    assert [r.id for r in report.summarise(runlog.read(tmp_path / "run")).results] == [f"p{i}" for i in range(12)]
