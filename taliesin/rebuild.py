@@ -42,7 +42,8 @@ from taliesin.errors import (
 from taliesin.library import REBUILD_LOCK, Library
 from taliesin.llama import Settings
 
-Status = Literal["verified", "rebuilt", "stale", "left", "failed"]
+Status = Literal["verified", "rebuilt", "stale", "left", "failed", "other-engine"]
+Verdict = Literal["exact", "inexact", "unusable", "unchecked"]
 
 _DECOY_TOKENS = 64
 _REPLACES = "replaces"
@@ -53,7 +54,8 @@ class Outcome(NamedTuple):
     """What became of one block.
 
     status: *verified* as it is; *rebuilt* and proved; *stale*, to be rebuilt (dry run); *left* as it was, because what is needed
-    for it is not here; *failed*, and the old generation is still in place. reason: why it is not simply verified.
+    for it is not here; *failed*, and the old generation is still in place; of an *other-engine* (llama-server), and not looked at.
+    reason: why it is not simply verified.
     id: of the block that the names lead to now.
     """
 
@@ -64,6 +66,18 @@ class Outcome(NamedTuple):
     reason: str
     n_tokens: int
     seconds: float
+
+
+class Proof(NamedTuple):
+    """What a block that came from elsewhere is worth here, and in words.
+
+    *exact*: same recipe, and its certificate was re-run here and held; *inexact*: it can be grafted with --inexact; *unusable*: it
+    cannot; *unchecked*: its model or the engine is not here.
+    """
+
+    name: str
+    verdict: Verdict
+    statement: str
 
 
 @dataclass(frozen=True)
@@ -99,6 +113,12 @@ class Report:
 
 class _Left(Exception):
     """The block stays as it is, for the reason given."""
+
+    status: Status = "left"
+
+
+class _OtherEngine(_Left):
+    status: Status = "other-engine"
 
 
 @dataclass
@@ -154,6 +174,36 @@ class Rebuilder:
         finally:
             self.close()
         return Report(outcomes, len(queue), time.monotonic() - started)
+
+    def prove(self, name: str) -> Proof:
+        """What the block is worth here as it is; its payload is hashed and its certificate re-run. Changes nothing.
+
+        Raises:
+            StoreMissing, StoreDamaged, FormatError: as `Library.open`, and for a payload that is not what was written.
+        """
+        with self.library.open(name) as block:
+            try:
+                engine, settings, moved = self._engine_for(block)
+            except (_Left, EngineUnavailable, ModelError) as error:
+                why = str(error) if isinstance(error, _Left) else getattr(error, "message", "")
+                return Proof(name, "unchecked", f"not checked here: {why}")
+            if moved:
+                return Proof(name, "unchecked", "not checked here: its model is not here")
+            recipe, n_tokens = block.header.recipe, len(block.header.tokens)
+            differing = fingerprint.identity_differences(recipe, engine.recipe(engine.context(settings, n_tokens)))
+            if differing:
+                fits = not any(d.field in fingerprint.UNBRIDGEABLE for d in differing)
+                what = "functional, not exact here" if fits else "not usable here"
+                return Proof(name, "inexact" if fits else "unusable", f"{what}: {'; '.join(map(str, differing))}")
+            if block.header.certificate is None:
+                return Proof(name, "unchecked", "same recipe, but the block has no certificate to re-check")
+            try:
+                certify(engine, block)
+            except CertificateMismatch as error:
+                statement = f"functional, not exact here: same recipe, but the certificate does not hold ({error.got})"
+                return Proof(name, "inexact", statement)
+        self._record(self.library.info(name).id)
+        return Proof(name, "exact", "exact here: same recipe, certificate re-checked")
 
     def close(self) -> None:
         """Free the model."""
@@ -239,7 +289,7 @@ class Rebuilder:
                     status = "rebuilt"
                     self._record(new_id)
         except _Left as left:
-            status, reason = "left", str(left)
+            status, reason = left.status, str(left)
         except (StoreFull, StoreLocked, EngineUnavailable):
             raise
         except ToolkitError as error:
@@ -259,7 +309,7 @@ class Rebuilder:
         """
         recipe = block.header.recipe
         if recipe.get("engine") != "embedded":
-            raise _Left(f"a block of engine {recipe.get('engine')!r}, which this command does not compute")
+            raise _OtherEngine(f"a block of engine {recipe.get('engine')!r}, which this command does not compute")
         gpu_layers = recipe.get("n_gpu_layers", 0) if self.gpu_layers is None else self.gpu_layers
         engine, moved = self._load(str(recipe.get("model_sha256")), gpu_layers)
         if self.gpu_layers is None and recipe.get("devices") and not engine.model.devices:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taliesin import console
-from taliesin.cli.options import Json, LibraryPath, Yes, confirm, parse_bytes
+from taliesin.cli.options import Json, LibraryPath, Model, Yes, confirm, parse_bytes
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from taliesin.blockfile import BlockFile
     from taliesin.library import BlockInfo, Library
+    from taliesin.rebuild import Proof
 
 commands = typer.Typer()
 
@@ -336,34 +337,73 @@ def export(
 def import_blocks(
     bundle: Annotated[Path, typer.Argument(help="A file that `taliesin export` wrote.", show_default=False)],
     replace: Annotated[bool, typer.Option("--replace", help="Names that exist here lead to the new blocks.")] = False,
+    certify: Annotated[
+        bool, typer.Option("--certify/--no-certify", help="Re-run each block's certificate, where its model is here.")
+    ] = True,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Compute blocks that are not exact here again from their token ids.")
+    ] = False,
+    model: Model = None,
     yes: Yes = False,
     library: LibraryPath = None,
     as_json: Json = False,
 ) -> None:
-    """Take in the blocks of a file that `taliesin export` wrote.
+    """Take in the blocks of a file that `taliesin export` wrote, and say what each is worth on this machine.
 
-    taliesin import handbook.tar
+    taliesin import handbook.tar --rebuild
 
-    Nothing enters unless every block of the file is intact. Whether a block's recipe suits this machine is
-    found out when it is grafted.
+    Nothing enters unless every block of the file is intact. Then each block's recipe is compared with this machine's and
+    its certificate re-run: "exact here" is said only after that. A block from another instruction set or device is
+    "functional, not exact here"; --rebuild prefills it again from its token ids, proves it, and puts it in its place.
 
-    Exit codes: 0 done, 2 a name is taken by another block, 3 answered no, 10 no such file, 12 damaged, 13 no space,
-    20 not a bundle, 21 of a newer version.
+    Exit codes: 0 done, and no block is known not to be exact here, 2 a name is taken by another block, 3 a block is not
+    exact here, or answered no, 10 no such file, 12 damaged, 13 no space, 20 not a bundle, 21 of a newer version.
     """
+    if rebuild and not certify:
+        raise UsageError("--rebuild and --no-certify contradict each other")
     if replace and not confirm("Blocks here that have the same names are removed. Go on?", yes):
         raise typer.Exit(EXIT_NO)
     with _open(library, create=True) as store:
         report = store.import_(bundle, replace)
+        names = [str(line.name) for line in report.added]
+        proofs = _proofs(store, names, model, rebuild) if certify and names else []
+        added = [store.info(name) for name in names]
     if as_json:
-        fields = {"added": [_fields(line) for line in report.added], "present": report.present}
+        fields = {
+            "added": [_fields(line) for line in added],
+            "present": report.present,
+            "proofs": [proof._asdict() for proof in proofs],
+        }
         console.emit_json("taliesin.import/1", fields)
-        return
-    for line in report.added:
-        console.note(f"added {_label(line)}  {line.id[:12]}  {console.human_bytes(line.file_bytes)}")
-    for name in report.present:
-        console.note(f"{name} is here already")
-    if report.added:
-        console.note("recipe not checked here yet: the first graft does that")
+    else:
+        for line in added:
+            console.note(f"added {_label(line)}  {line.id[:12]}  {console.human_bytes(line.file_bytes)}")
+        for name in report.present:
+            console.note(f"{name} is here already")
+        for proof in proofs:
+            console.note(f"{proof.name}: {proof.statement}")
+        if names and not certify:
+            console.note("not checked here: the first graft does that")
+    if any(proof.verdict in ("inexact", "unusable") for proof in proofs):
+        raise typer.Exit(EXIT_NO)
+
+
+def _proofs(store: Library, names: Sequence[str], model: str | None, rebuild: bool) -> list[Proof]:
+    """What each block is worth here; with `rebuild` after those that are not exact were computed again."""
+    from taliesin.rebuild import Rebuilder
+
+    worker = Rebuilder(store, model=model)
+    try:
+        proofs = {name: worker.prove(name) for name in names}
+        todo = [name for name, proof in proofs.items() if proof.verdict != "exact"]
+        if rebuild and todo:
+            for outcome in worker.run(todo).outcomes:
+                if outcome.status != "rebuilt":
+                    console.warn(f"{', '.join(outcome.names)}: {outcome.status}: {outcome.reason}")
+            proofs |= {name: worker.prove(name) for name in todo}
+    finally:
+        worker.close()
+    return list(proofs.values())
 
 
 @commands.command()

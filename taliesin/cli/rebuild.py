@@ -45,8 +45,8 @@ def rebuild(
     The block whose proof is oldest comes first. One that does not hold any more (another engine version, model, thread
     count, or damage) is prefilled again from its token ids, proved from disk, and only then put in the old one's place;
     a kill at any moment loses nothing. --threads, --ubatch and --gpu-layers move blocks to other settings; --model
-    serves blocks whose own model is not in the catalogue. Prints one line, and a line on stderr for each block that
-    could not be kept up.
+    serves blocks whose own model is not in the catalogue. Blocks of llama-server are counted and left alone. Prints one
+    line, and a line on stderr for each block that could not be kept up.
 
     Exit codes: 0 all blocks hold, 3 a block failed and its old generation is in place, 4 --max-seconds came first, a
     block was left because what it needs is not here, or --dry-run found work; 10 no library, 11 another rebuild is at
@@ -89,6 +89,8 @@ def summary(report: Report) -> str:
     parts = [f"{report.count(status)} {word}" for status, word in words if report.count(status)]  # type: ignore[arg-type]
     if n_failed := report.count("failed"):
         parts.append(f"{n_failed} FAILED")
+    if n_other := report.count("other-engine"):
+        parts.append(f"{n_other} of another engine")
     if report.n_waiting:
         parts.append(f"{report.n_waiting} not reached")
     n = len(report.outcomes) + report.n_waiting

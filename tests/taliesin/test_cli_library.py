@@ -15,7 +15,7 @@ import pytest
 
 from taliesin import cli, console
 from taliesin.blockfile import BlockHeader, Certificate, Part, Source
-from taliesin.cli import library as verbs
+from taliesin.cli.options import parse_bytes
 from taliesin.errors import UsageError
 from taliesin.library import Library
 
@@ -267,13 +267,13 @@ def test_gc_says_when_pinned_blocks_are_over_the_budget(run: Run, store: Library
     [("0", 0), ("12", 12), ("12B", 12), ("1kB", 1000), ("1.5 MB", 1_500_000), ("2GiB", 2 << 30), ("1tb", 10**12)],
 )
 def test_sizes_are_read_as_written(text: str, n_bytes: int) -> None:
-    assert verbs._parse_bytes(text) == n_bytes
+    assert parse_bytes(text) == n_bytes
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1XB", "GB", "1e3", "1 2", "nan"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a size"):
-        verbs._parse_bytes(text)
+        parse_bytes(text)
 
 
 def test_export_and_import_carry_blocks(run: Run, store: Library, tmp_path: Path) -> None:
@@ -283,7 +283,9 @@ def test_export_and_import_carry_blocks(run: Run, store: Library, tmp_path: Path
     other = str(tmp_path / "other")
     result = run("import", str(bundle), "--library", other)
     assert (result.code, result.out) == (0, "")
-    assert "recipe not checked here yet" in result.err
+    assert "big: not checked here: a block of engine None" in result.err
+    assert "first graft" in run("import", str(bundle), "--library", str(tmp_path / "third"), "--no-certify").err
+    assert run("import", str(bundle), "--rebuild", "--no-certify").code == 2
     assert run("list", "--names", "--library", other).out == "big\nsmall\n"
     again = run("import", str(bundle), "--library", other, "--json").json
     assert (again["added"], again["present"]) == ([], ["big", "small"])

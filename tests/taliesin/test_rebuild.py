@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taliesin import certificate, cli, console, fingerprint, llama
+from taliesin import certificate, cli, console, fingerprint, graft, llama, verify_worker
 from taliesin import rebuild as rebuilding
 from taliesin.blockfile import BlockHeader
 from taliesin.engine import Engine
@@ -166,7 +166,8 @@ def test_block_of_another_engine_is_left(library: Library, model: Path) -> None:
     )  # fmt: skip
     library.put("slot", header, bytes(100))
     report = Rebuilder(library, str(model)).run()
-    assert (report.outcomes[0].status, library.info("slot").problem) == ("left", None)
+    assert (report.outcomes[0].status, library.info("slot").problem) == ("other-engine", None)
+    assert report.complete
 
 
 def test_damaged_payload_is_computed_anew(library: Library, model: Path) -> None:
@@ -211,17 +212,18 @@ def test_new_generation_that_does_not_prove_is_thrown_away(
     assert not list((library.path / "tmp").iterdir())
 
 
-def test_proof_sees_a_state_that_did_not_arrive(library: Library, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cells are there and their last layer's values are not: what an earlier prefill left must not stand in for them."""
+def test_proof_sees_one_wrong_value(library: Library, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(library, model, ("short",))
     with Engine(str(model), settings=SETTINGS) as engine, library.open("short") as block:
-        engine.compute(block.header.tokens.tolist(), settings=SETTINGS)
-        restore = llama.Context.restore
+        rebuilding.certify(engine, block)
+        prepare = graft.prepare
 
-        def without_values(self: llama.Context, state: memoryview) -> None:
-            restore(self, memoryview(bytes(state[:-1024]) + bytes(1024)))
+        def flipped(*args: Any, **kwargs: Any) -> graft.Prepared:
+            prepared = prepare(*args, **kwargs)
+            verify_worker._flip(prepared)
+            return prepared
 
-        monkeypatch.setattr(llama.Context, "restore", without_values)
+        monkeypatch.setattr(graft, "prepare", flipped)
         with pytest.raises(CertificateMismatch):
             rebuilding.certify(engine, block)
 
@@ -477,3 +479,51 @@ def test_command_in_a_process_of_its_own(library: Library, model: Path) -> None:
         capture_output=True, text=True, env={**os.environ, "TERM": "dumb"}, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
+
+
+# -- import ------------------------------------------------------------------------------------------------------------
+
+
+def test_import_says_exact_only_after_the_certificate_held(
+    run: Callable[..., tuple[int, str, str]], library: Library, model: Path, tmp_path: Path
+) -> None:
+    save(library, model, ("short",))
+    from_old_engine(library, model, "ring")
+    bundle, other = str(tmp_path / "blocks.tar"), str(tmp_path / "other")
+    assert run("export", "--all", "--library", str(library.path), "--output", bundle)[0] == 0
+    code, out, err = run("import", bundle, "--library", other, "--model", str(model))
+    assert (code, out) == (3, "")
+    assert "short: exact here: same recipe, certificate re-checked" in err
+    assert "ring: functional, not exact here: llama_cpp_python: stored '0.0.1'" in err
+
+
+def test_import_computes_foreign_blocks_again_on_request(
+    run: Callable[..., tuple[int, str, str]], library: Library, model: Path, tmp_path: Path
+) -> None:
+    from_old_engine(library, model, "ring")
+    bundle, other = str(tmp_path / "blocks.tar"), str(tmp_path / "other")
+    run("export", "--all", "--library", str(library.path), "--output", bundle)
+    code, out, err = run("import", bundle, "--library", other, "--model", str(model), "--rebuild", "--json")
+    assert (code, err) == (0, "")
+    fields = json.loads(out)
+    assert [proof["verdict"] for proof in fields["proofs"]] == ["exact"]
+    assert fields["added"][0]["id"] != library.info("ring").id
+    with Library(Path(other)) as there:
+        require_usable(there, model, "ring")
+
+
+def test_import_does_not_trust_a_recipe_whose_certificate_fails(
+    run: Callable[..., tuple[int, str, str]], library: Library, model: Path, tmp_path: Path
+) -> None:
+    take = certificate.take
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certificate, "take", lambda *a: replace(take(*a), sha256=("0" * 64,)))
+        save(library, model, ("short",))
+    bundle, other = str(tmp_path / "blocks.tar"), str(tmp_path / "other")
+    run("export", "--all", "--library", str(library.path), "--output", bundle)
+    code, _, err = run("import", bundle, "--library", other, "--model", str(model))
+    assert code == 3
+    assert "not exact here: same recipe, but the certificate does not hold" in err
+    code, _, err = run("import", bundle, "--library", str(tmp_path / "third"))
+    assert code == 0
+    assert "not checked here: its model" in err
