@@ -38,12 +38,13 @@ if TYPE_CHECKING:
     from taliesin.library import Library
     from taliesin.tiers import Tiers
 
-THRESHOLD = 0.5
+THRESHOLD = 0.47
 """Least coverage of a route: calibrated, see benchmarks/results/router_calibration.md."""
 
 _TOP = 5
 _VERSION = 1  # of the cached index; another one is built again
 _WORD = re.compile(r"\w+")
+_POSSESSIVE = re.compile(r"['’]s\b")
 # Scripts written without spaces between words: their words cannot be cut at spaces, so pairs of characters stand for them.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+")
 _MOST_QUERY_TERMS = 4096
@@ -100,10 +101,11 @@ class Route:
 def terms(text: str) -> list[str]:
     """What of a text is compared: words in one form and without accents' variants, numbers, pairs of characters of unspaced scripts.
 
-    English plurals and the endings -ed and -ing go; function words stay (the query drops them).
+    English possessives, plurals and the endings -ed and -ing go; function words stay (the query drops them).
     """
     found: list[str] = []
-    for word in _WORD.findall(unicodedata.normalize("NFKC", text).casefold()):
+    plain = _POSSESSIVE.sub("", unicodedata.normalize("NFKC", text).casefold())
+    for word in _WORD.findall(plain):
         start = 0
         for run in _UNSPACED.finditer(word):
             if run.start() > start:
@@ -226,7 +228,7 @@ class Router:
 
     def _candidates(self, query: str, top: int) -> tuple[Candidate, ...]:
         every = list(dict.fromkeys(terms(query)))[:_MOST_QUERY_TERMS]
-        wanted = [t for t in every if t not in function_words()] or every
+        wanted = [t for t in every if t not in function_words()]
         n = len(self._documents)
         if not n or not wanted:
             return ()
@@ -271,7 +273,7 @@ def _decide(candidates: Sequence[Candidate], threshold: float, n_blocks: int) ->
     if not n_blocks:
         return None, "the library has no blocks"
     if not candidates:
-        return None, "no block contains a word of the question"
+        return None, "no block contains a word of the question (function words aside)"
     best = candidates[0]
     if best.coverage < threshold:
         lacking = ", ".join(best.missing[:4])
