@@ -10,37 +10,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from galahad import solver
 from galahad.run import grade
 from galahad.runlog import Record, Run
-
-CONFIDENCE_LEVEL = 0.95
-
-
-class Proportion(NamedTuple):
-    """`k` of `n` with the Wilson interval [`low`, `high`] at 95 %; all in 0..1. `n` may be 0: then nothing is known."""
-
-    k: int
-    n: int
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, k: int, n: int) -> Proportion:
-        if n == 0:
-            return cls(0, 0, 0.0, 1.0)
-        from scipy.stats import binomtest
-
-        interval = binomtest(k, n).proportion_ci(confidence_level=CONFIDENCE_LEVEL, method="wilson")
-        return cls(k, n, float(interval.low), float(interval.high))
-
-    def __str__(self) -> str:
-        if self.n == 0:
-            return "0/0"
-        share = f"{self.k}/{self.n} = {self.k / self.n:.1%}"
-        return f"{share} (Wilson 95 %: {self.low:.1%} to {self.high:.1%}, n = {self.n})"
+from galahad.stats import Proportion as Proportion
 
 
 @dataclass(frozen=True)
