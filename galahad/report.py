@@ -15,7 +15,7 @@ from typing import Any
 from galahad import solver
 from galahad.run import grade
 from galahad.runlog import Record, Run
-from galahad.stats import Proportion as Proportion
+from galahad.stats import Proportion
 
 
 @dataclass(frozen=True)
