@@ -90,6 +90,7 @@ def counts(row: dict[str, Any]) -> tuple[int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME")
+    parser.add_argument("--lengths", nargs="+", type=int, help="only these of each model's lengths", metavar="N")
     parser.add_argument("--output", type=Path, required=True, help="read first: rows that are there stay")
     options = parser.parse_args()
     kept = json.loads(options.output.read_text()) if options.output.exists() else {"rows": []}
@@ -97,7 +98,8 @@ def main() -> None:
     done = {(row["model_sha256"], row["n_tokens"], row["seed"], row["recipe_id"]) for row in rows}
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models:
-            for row in measure(name, model_path(name, Path(folder)), MODELS[name], done):
+            lengths = tuple(n for n in MODELS[name] if not options.lengths or n in options.lengths)
+            for row in measure(name, model_path(name, Path(folder)), lengths, done):
                 rows.append(row)
                 equal, n = counts(row)
                 console.note(f"{name} {row['n_tokens']}: {equal} of {n} equal, {row['seconds']:.0f} s")
