@@ -20,7 +20,7 @@ from galahad.stats import Proportion
 
 @dataclass(frozen=True)
 class ProblemResult:
-    """One problem over its attempts. `causes` are the ends of the routes, `route:cause`, in order."""
+    """One problem over its attempts. `causes` are the ends of the routes, `route:cause`, in order; `joules` a range, or None."""
 
     id: str
     gold: int
@@ -34,6 +34,7 @@ class ProblemResult:
     tokens_in: int
     tokens_out: int
     seconds: float
+    joules: tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,7 @@ def _result(id_: str, records: Sequence[Record]) -> ProblemResult:
         sum(record["tokens_in"] for record in records),
         sum(record["tokens_out"] for record in records),
         sum(record["seconds"] for record in records),
+        _energy(records)[0],
     )
 
 
