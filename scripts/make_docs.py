@@ -1,0 +1,100 @@
+"""Write docs/cli.md from the commands themselves: every `--help`, and the exit codes of the exception trees.
+
+python scripts/make_docs.py            write it
+python scripts/make_docs.py --check    exit 3 if the file differs (a test calls this)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import typer
+
+import galahad.cli
+import galahad.errors
+import taliesin.cli
+import taliesin.errors
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "cli.md"
+WIDTH = 100
+
+OUTCOMES = [
+    (taliesin.errors.EXIT_OK, "-", "done; the answer is yes"),
+    (1, "-", "a crash: a bug, please report it"),
+    (taliesin.errors.EXIT_NO, "-", "completed; the answer is no"),
+    (taliesin.errors.EXIT_PARTIAL, "-", "completed in part"),
+    (taliesin.errors.EXIT_INTERRUPTED, "-", "interrupted (SIGINT)"),
+    (taliesin.errors.EXIT_TERMINATED, "-", "terminated (SIGTERM)"),
+]
+
+
+def helps(command: Any, name: str, parent: Any = None) -> Iterator[tuple[str, str]]:
+    """(command line, help text) of a command and of everything below it."""
+    context = command.context_class(
+        command, info_name=name, parent=parent, terminal_width=WIDTH, max_content_width=WIDTH
+    )
+    yield context.command_path, command.get_help(context)
+    for child in sorted(getattr(command, "commands", {})):
+        yield from helps(command.commands[child], child, context)
+
+
+def exit_codes() -> list[tuple[int, str, str]]:
+    """Every exit code: outcomes, and each class of the two trees with the first line of what its tree says of it."""
+
+    def below(kind: type[taliesin.errors.ToolkitError]) -> Iterator[type[taliesin.errors.ToolkitError]]:
+        for child in kind.__subclasses__():
+            yield child
+            yield from below(child)
+
+    trees = f"{taliesin.errors.__doc__}\n{galahad.errors.__doc__}".splitlines()
+    rows = list(OUTCOMES)
+    for kind in below(taliesin.errors.ToolkitError):
+        line = next((t for t in trees if f" {kind.__name__} " in t), "")
+        words = line.partition(kind.__name__)[2].split(maxsplit=1)
+        if kind.exit_code != 1 and len(words) == 2:
+            rows.append((kind.exit_code, f"`{kind.kind}`", words[1].strip()))
+    return sorted(set(rows))
+
+
+def document() -> str:
+    """The whole of docs/cli.md."""
+    os.environ.pop("COLUMNS", None)
+    lines = [
+        "# Commands",
+        "",
+        "Written by `scripts/make_docs.py` from the commands; a test fails when it is out of date.",
+        "stdout is data and stderr everything else; every command takes `--json`. `-q` before the verb silences notes.",
+        "",
+        "## Exit codes",
+        "",
+        "| code | kind in `--json` errors | meaning |",
+        "| --- | --- | --- |",
+        *(f"| {code} | {kind} | {meaning} |" for code, kind, meaning in exit_codes()),
+    ]
+    for app, name in ((taliesin.cli.app, "taliesin"), (galahad.cli.app, "galahad")):
+        for path, text in helps(typer.main.get_command(app), name):
+            level = "##" if path == name else "###"
+            lines += ["", f"{level} {path}", "", "```text", *(line.rstrip() for line in text.splitlines()), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    text = document()
+    if "--check" in sys.argv:
+        current = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else ""
+        if current != text:
+            print("docs/cli.md is out of date: python scripts/make_docs.py", file=sys.stderr)
+            return 3
+        return 0
+    DOCUMENT.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
