@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,12 +48,12 @@ class Difference(NamedTuple):
 
 def of_context(context: Context, model_sha256: str) -> Recipe:
     """The recipe of what `context` computes, JSON-ready."""
-    from taliesin import llama, models
+    from taliesin import llama
 
     info = llama.build_info()
-    settings, model = context.settings, context.model
     libraries = info["libraries"]
     assert isinstance(libraries, dict)
+    settings, model = context.settings, context.model
     return {
         "engine": "embedded",
         "model_sha256": model_sha256,
@@ -81,9 +82,17 @@ def of_context(context: Context, model_sha256: str) -> Recipe:
             "cpu": cpu_name(),
             "system": f"{platform.system()} {platform.machine()}",
             "driver": driver_version() if model.n_gpu_layers else None,
-            "libraries": {name: models.file_sha256(path) for name, path in sorted(libraries.items())},
+            "libraries": dict(_hashes(tuple(sorted(libraries.items())))),
         },
     }
+
+
+@cache
+def _hashes(libraries: tuple[tuple[str, Path], ...]) -> dict[str, str]:
+    """SHA-256 of the engine's libraries. Once: what is loaded stays what it was when the process began."""
+    from taliesin import models
+
+    return {name: models.file_sha256(path) for name, path in libraries}
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
@@ -95,6 +104,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+@cache
 def cpu_name() -> str:
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
