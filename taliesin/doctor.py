@@ -251,7 +251,7 @@ def _server() -> Iterator[Finding]:
         return
     try:
         done = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, errors="replace", timeout=20, check=False
+            [path, "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
         )
         said = next((line for line in (done.stderr + done.stdout).splitlines() if line.startswith("version")), "")
         runs = done.returncode == 0

@@ -337,11 +337,11 @@ def test_an_interrupt_ends_the_commands_children_too(tmp_path: Path) -> None:
         bootstrap.run_logged([sys.executable, "-c", {child!r}], "x", folder / "log", cwd=folder, env=os.environ)
     """)
     with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300  # a loaded machine is slow, not wrong
         while not (marker.exists() and marker.read_text()) and time.monotonic() < deadline:
             time.sleep(0.02)
         process.terminate()
-        assert process.wait(timeout=30) == 143
+        assert process.wait(timeout=300) == 143
     pid = int(marker.read_text())
     while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
         assert time.monotonic() < deadline, "the grandchild still runs"
