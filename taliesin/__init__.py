@@ -1,3 +1,35 @@
-"""Byte-exact KV blocks on llama.cpp: save a prefilled token block, graft it back at the same token offset, prove it."""
+"""Byte-exact KV blocks on llama.cpp: save a prefilled token block, graft it back at the same token offset, prove it.
 
+The Python API is `Engine` and `Library` (docs/api.md); the command line is a thin layer over it. Names are imported on first use, so
+that `taliesin --help` stays quick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from taliesin.blockfile import BlockFile
+    from taliesin.engine import Engine, Grafted
+    from taliesin.library import Library
+    from taliesin.llama import Sampling, Settings
+
+__all__ = ["BlockFile", "Engine", "Grafted", "Library", "Sampling", "Settings", "__version__"]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "BlockFile": "blockfile",
+    "Engine": "engine",
+    "Grafted": "engine",
+    "Library": "library",
+    "Sampling": "llama",
+    "Settings": "llama",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'taliesin' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"taliesin.{_HOMES[name]}"), name)

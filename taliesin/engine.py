@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from taliesin.errors import DecodeError, RecipeMismatch, UsageError
 from taliesin.fingerprint import Difference, Recipe
 from taliesin.library import BlockInfo, Library, Policy
 from taliesin.llama import Sampling, Settings
+
+if TYPE_CHECKING:
+    from taliesin.verify import Report
 
 Align = Literal["auto", "aligned", "whole"]
 
@@ -60,17 +63,18 @@ class Saved(NamedTuple):
 class Prefilled(NamedTuple):
     """A block that was computed and not stored yet: what its header says, and `state`, its payload.
 
-    tokens: (n_tokens,) int32; tail: (n_tail,) int32; seconds are wall time.
+    tokens: (n_tokens,) int32; tail: (n_tail,) int32; seconds are wall time; extra: more keys of the meta object.
     """
 
     tokens: npt.NDArray[np.int32]
     tail: npt.NDArray[np.int32]
     equals: Equals
     recipe: Recipe
-    certificate: Certificate
+    certificate: Certificate | None
     state: memoryview
     prefill_seconds: float
     state_seconds: float
+    extra: Mapping[str, Any] = MappingProxyType({})
 
 
 class Step(NamedTuple):
@@ -287,7 +291,7 @@ class Engine:
             stop=shape.stop if shape else tuple(sorted(self.model.end_of_generation)),
             part=part,
             source=source,
-            extra=MappingProxyType({"frame": shape.kind if shape else "tokens"}),
+            extra=MappingProxyType({"frame": shape.kind if shape else "tokens", **block.extra}),
         )
         writing = time.perf_counter()
         info = library.put(name, header, block.state, replace=replace_existing)
@@ -302,16 +306,7 @@ class Engine:
             FormatError: the state is not one that could be put back.
         """
         settings = settings or self.settings
-        n_ubatch = settings.n_ubatch
-        whole = align == "whole" or (align == "auto" and len(tokens) < LONG * n_ubatch)
-        cut = len(tokens) if whole else len(tokens) - len(tokens) % n_ubatch
-        if not cut:
-            raise UsageError(
-                "the text is too short to be aligned",
-                expected=f"at least {n_ubatch} tokens",
-                got=len(tokens),
-                hint="--whole, or a smaller --ubatch",
-            )
+        cut = cut_at(len(tokens), align, settings.n_ubatch)
         ids = np.asarray(tokens, np.int32)
         context = self.context(settings, cut + certificate.POSITIONS)
         started = time.perf_counter()
@@ -325,7 +320,7 @@ class Engine:
         return Prefilled(
             tokens=ids[:cut],
             tail=ids[cut:],
-            equals="one-shot" if cut % n_ubatch == 0 else "block-then-query",
+            equals=equality(cut, settings.n_ubatch),
             recipe=self.recipe(context),
             certificate=certificate.take(context, ids[:cut]),
             state=state,
@@ -406,6 +401,12 @@ class Engine:
             self, header, restored, differences, evidence, certified, certify_seconds, lambda: applied, context
         )
 
+    def verify(self, block: BlockFile, **options: Any) -> Report:
+        """Compare grafts of a block with fresh recomputes in other processes: `taliesin.verify.verify` on this model."""
+        from taliesin import verify
+
+        return verify.verify(block, self.model.path, gpu_layers=self.gpu_layers, **options)
+
     # -- computing -----------------------------------------------------------------------------------------------------
 
     def context(self, settings: Settings, n_tokens: int) -> llama.Context:
@@ -470,6 +471,29 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def cut_at(n_tokens: int, align: Align, n_ubatch: int) -> int:
+    """How many of a text's first `n_tokens` ids make its block; see `Engine.save`.
+
+    Raises:
+        UsageError: "aligned", and there are fewer than `n_ubatch`.
+    """
+    whole = align == "whole" or (align == "auto" and n_tokens < LONG * n_ubatch)
+    cut = n_tokens if whole else n_tokens - n_tokens % n_ubatch
+    if not cut:
+        raise UsageError(
+            "the text is too short to be aligned",
+            expected=f"at least {n_ubatch} tokens",
+            got=n_tokens,
+            hint="--whole, or a smaller --ubatch",
+        )
+    return cut
+
+
+def equality(n_tokens: int, n_ubatch: int) -> Equals:
+    """What a graft of a block of `n_tokens` equals."""
+    return "block-then-query" if n_tokens % n_ubatch else "one-shot"
 
 
 def settings_of(recipe: Any, where: Path, overrides: dict[str, Any]) -> Settings:
