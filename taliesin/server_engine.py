@@ -21,16 +21,15 @@ import platform
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from taliesin import certificate, filehash, fingerprint, llama, models, placement, prompt, slotfile
-from taliesin.blockfile import BlockFile, BlockHeader, Equals, Part, Source
-from taliesin.engine import LONG, Align, Engine, Saved, Step
+from taliesin import certificate, filehash, fingerprint, llama, models, placement, seqstate, slotfile
+from taliesin.blockfile import BlockFile, BlockHeader
+from taliesin.engine import Align, Engine, Prefilled, Step, cut_at, equality
 from taliesin.errors import (
     CertificateMismatch,
     ContextFull,
@@ -298,31 +297,15 @@ class ServerEngine(Engine):
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
-    def save_tokens(
-        self,
-        library: Library,
-        tokens: Sequence[int],
-        name: str,
-        *,
-        align: Align = "auto",
-        shape: prompt.Frame | None = None,
-        title: str = "",
-        text: str = "",
-        part: Part = Part(0, 1),
-        source: Source | None = None,
-        replace_existing: bool = False,
-    ) -> Saved:
-        """Let the server prefill `tokens` in an erased slot and store what it saves as one block."""
-        n_ubatch = self.settings.n_ubatch
-        whole = align == "whole" or (align == "auto" and len(tokens) < LONG * n_ubatch)
-        cut = len(tokens) if whole else len(tokens) - len(tokens) % n_ubatch
-        if not cut:
-            raise UsageError(
-                "the text is too short to be aligned",
-                expected=f"at least {n_ubatch} tokens",
-                got=len(tokens),
-                hint="--whole, or a smaller --ubatch",
-            )
+    def compute(
+        self, tokens: Sequence[int], *, align: Align = "auto", settings: llama.Settings | None = None
+    ) -> Prefilled:
+        """Let the server prefill `tokens` in an erased slot, and take what it saves.
+
+        Raises:
+            RecipeMismatch: the server's options are not exact ones, or `settings` are not the server's.
+            UsageError, ContextFull, ServerError, FormatError: it is too short or too long, or the server fails.
+        """
         if self.inexact:
             raise RecipeMismatch(
                 "a block of this server would not be exact",
@@ -330,40 +313,37 @@ class ServerEngine(Engine):
                 where=self.server.url,
                 hint="taliesin server start",
             )
-        equals: Equals = "one-shot" if cut % n_ubatch == 0 else "block-then-query"
-        ids = [int(token) for token in tokens]
+        if settings is not None and replace(settings, n_ctx=0) != replace(self.settings, n_ctx=0):
+            raise RecipeMismatch("a server computes as it was started", expected=settings, got=self.settings)
+        cut = cut_at(len(tokens), align, self.settings.n_ubatch)
+        ids = np.asarray(tokens, np.int32)
+        block = ids[:cut].tolist()
         self.require_room(cut + certificate.PROBE_TOKENS + STEPS)
         client = self.server.client
         with self.slots.lease(None) as slot:
             slot.block = None
             client.erase_slot(slot.number)
-            prefilled = client.complete(ids[:cut], 0, slot.number)
+            prefilled = client.complete(block, 0, slot.number)
             self.require_effective(0, cut, prefilled.cache_n, prefilled.prompt_n)
             saving = time.perf_counter()
-            saved_slot = self._saved(slot.number)
-            stated = time.perf_counter()
-            if saved_slot.tokens.tolist() != ids[:cut]:
+            saved = self._saved(slot.number)
+            state_seconds = time.perf_counter() - saving
+            if saved.tokens.tolist() != block:
                 raise ServerError("the server saved other tokens than it was given", where=self.server.url)
-            self._require_placed(saved_slot, cut)
-            proof = self._certificate(ids[:cut], slot.number)
-        header = BlockHeader(
-            title=title or name,
-            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            state = memoryview(b"".join(saved.payload()))
+            self._require_placed(saved, state)
+            proof = self._certificate(block, slot.number)
+        return Prefilled(
+            tokens=ids[:cut],
+            tail=ids[cut:],
+            equals=equality(cut, self.settings.n_ubatch),
             recipe=self.server_recipe(),
-            equals=equals,
-            tokens=np.asarray(ids[:cut], np.int32),
-            tail=np.asarray(ids[cut:], np.int32),
-            text=text.encode("utf-8", "replace").decode("utf-8"),
-            after_query=shape.after if shape else (),
-            stop=shape.stop if shape else tuple(sorted(self.model.end_of_generation)),
-            part=part,
-            source=source,
-            extra=MappingProxyType({"frame": shape.kind if shape else "tokens", _CERTIFICATE: proof}),
+            certificate=None,  # of logits, which HTTP does not give
+            state=state,
+            prefill_seconds=prefilled.prompt_seconds,
+            state_seconds=state_seconds,
+            extra=MappingProxyType({_CERTIFICATE: proof}),
         )
-        writing = time.perf_counter()
-        info = library.put(name, header, saved_slot.payload(), replace=replace_existing)
-        done = time.perf_counter()
-        return Saved(info, header, prefilled.prompt_seconds, stated - saving, done - writing)
 
     def _saved(self, slot: int) -> slotfile.SlotFile:
         """A slot's content through a file of the server's folder, which is gone afterwards."""
@@ -375,16 +355,16 @@ class ServerEngine(Engine):
         finally:
             path.unlink(missing_ok=True)
 
-    def _require_placed(self, saved: slotfile.SlotFile, n_tokens: int) -> None:
+    def _require_placed(self, saved: slotfile.SlotFile, state: memoryview) -> None:
+        """Never store what could not be put back."""
         if saved.windowed != bool(self.model.window):
             raise UnsupportedModel(
                 "the server's cache is not of the kind that the model's metadata names",
                 expected=f"window {self.model.window}",
                 got=f"{len(saved.parts)} cache parts",
             )
-        slotfile.lay_out(
-            memoryview(b"".join(saved.payload())), saved.tokens, self.model.window, self.ring, self._n_stream
-        )
+        parsed = seqstate.parse(lambda at, size: bytes(state[at : at + size]), len(state), len(saved.parts))
+        placement.check(parsed, len(saved.tokens), self.model.window, self.ring)
 
     @functools.cached_property
     def _n_stream(self) -> int:

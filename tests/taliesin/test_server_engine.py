@@ -6,6 +6,7 @@ Needs the binary of `make server` (or TALIESIN_LLAMA_SERVER); without one every 
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import threading
 import time
@@ -14,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from taliesin import server, slotfile
+from taliesin import cli, server, slotfile
 from taliesin.engine import Engine
 from taliesin.errors import (
     ContextFull,
@@ -492,3 +494,42 @@ def test_a_foreign_server_is_used_but_never_called_exact(tiny_model: Models, tmp
             assert engine.graft_block(block, inexact=True).label.startswith("inexact")
         with pytest.raises(ServerError, match="does not answer"):
             server.attach("http://127.0.0.1:9", made.slot_folder)
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_commands_work_on_a_started_server_and_without_one(
+    tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TALIESIN_SERVER_RUN", str(tmp_path / "run"))
+    monkeypatch.setenv("TALIESIN_LIBRARY", str(tmp_path / "library"))
+    model = ("--model", str(tiny_model()))
+    notes = tmp_path / "notes.txt"
+    notes.write_text("The keeper of the light is Ann. " + text(600), encoding="utf-8")
+
+    def run(*arguments: str) -> Any:
+        result = CliRunner().invoke(cli.app, [*arguments, "--json"], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    started = run("server", "start", *model, "--slots", "2", "--threads", "1", "--ubatch", "128")
+    try:
+        assert started["exact"]
+        saved = run(
+            "save", str(notes), "--name", "notes", *model, "--engine", "server", "--threads", "1", "--ubatch", "128"
+        )
+        answers = [run("graft", "notes", "-p", "who?", "-n", "4", *model, "--engine", "server", "--certify")]
+        assert answers[0]["exact"]
+        assert answers[0]["certified"]
+        assert answers[0]["n_reused"] == saved["blocks"][0]["n_tokens"]
+        assert run("verify", "notes", *model, "--engine", "server", "--steps", "8")["exact"]
+        asked = run("ask", "Who is the keeper of the light?", *model, "--engine", "server", "--n-predict", "4")
+        assert asked["answers"][0]["block"]["name"] == "notes"
+        held = [slot["block"] for slot in run("server", "status")["slots"]]
+        assert saved["blocks"][0]["id"] in held
+    finally:
+        assert run("server", "stop")["stopped"]
+    answers.append(run("graft", "notes", "-p", "who?", "-n", "4", *model, "--engine", "server"))
+    answers.append(run("graft", "notes", "-p", "who?", "-n", "4", *model))  # the embedded engine, the server's block
+    assert len({answer["text"] for answer in answers}) == 1
