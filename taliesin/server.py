@@ -107,9 +107,11 @@ class Options:
         reasons = {
             "--kv-unified with several slots: what other slots hold changes the order of sums": self.kv_unified
             and self.n_slots > 1,
-            "--cache-ram: the server may swap a slot's content between restore and request": self.cache_ram_mib != 0,
+            "--cache-ram: the server may save and reload a slot by itself between restore and request": self.cache_ram_mib
+            != 0,
             "--ctx-checkpoints: the server splits prompts where it makes checkpoints": self.ctx_checkpoints != 0,
-            "--slot-prompt-similarity: another slot may be chosen": self.slot_prompt_similarity != 0,
+            "--slot-prompt-similarity: the server may choose another slot, or reload this one": self.slot_prompt_similarity
+            != 0,
         }
         return [reason for reason, holds in reasons.items() if holds]
 

@@ -484,7 +484,7 @@ class ServerEngine(Engine):
         elif self.server.options is None:
             cause = "the server's options are not known"
         elif self.server.options.cache_ram_mib:
-            cause = "--cache-ram: the slot was swapped out between restore and request"
+            cause = "--cache-ram: the server may have swapped the slot out between restore and request"
         elif cache_n == 0 and self.model.window:
             cause = "window layers: the server saw no position before the window (a slot file that is not laid out)"
         elif cache_n == 0:

@@ -99,7 +99,7 @@ def test_a_graft_equals_the_live_run_at_every_length(engine: ServerEngine, tmp_p
 
 
 def test_a_short_block_under_a_long_query_is_still_used(engine: ServerEngine, tmp_path: Path) -> None:
-    """A tenth of the prompt: with --slot-prompt-similarity and --cache-ram as they come, the server swaps such a slot out."""
+    """Less than a tenth of the prompt, which is llama-server's own threshold for keeping what a slot holds."""
     with Library(tmp_path / "library") as library:
         engine.save_tokens(library, ids(150), "block", align="whole")
         with library.open("block") as block:
