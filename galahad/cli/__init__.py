@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from galahad.cli import data, solve, verify
+from galahad.cli import data, prereg, solve, verify
 from taliesin import __version__, console
 
 app = typer.Typer(
@@ -40,6 +40,7 @@ def _common(
 app.add_typer(solve.commands)
 app.add_typer(verify.commands)
 app.add_typer(data.commands, name="data")
+app.add_typer(prereg.commands, name="prereg")
 
 
 def main() -> None:

@@ -1,0 +1,507 @@
+"""A plan whose inputs are hashed before a run and whose outputs are hashed after it, so that neither can be chosen to fit.
+
+Three files, each of which names the one before it by hash:
+
+    PLAN.yaml          what a person writes: inputs, commands, outputs, and predictions that can fail
+    PLAN.lock.json     `lock`: the plan and the SHA-256 of everything that it names. Its own SHA-256 is what to publish
+    PLAN.record.json   `run`: the lock's SHA-256, exit codes, the SHA-256 of every output, the measured values and verdicts
+
+A prediction that fails is recorded as such, and is no error. `check` goes over the whole chain on any machine that has the files; a
+model file that is not there is said to be not checked.
+
+Deliberately does not know: what the commands do, and when the lock was really made. Publish its hash, or commit and tag it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import operator
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NamedTuple
+
+from galahad import runlog, solver
+from galahad.errors import PreregError
+from galahad.runlog import canonical
+from taliesin import models
+from taliesin.errors import ModelError, StoreFull, UsageError
+from taliesin.library import sync_folder
+
+LOCK_SCHEMA = "galahad.prereg.lock/1"
+RECORD_SCHEMA = "galahad.prereg.record/1"
+PACKAGES = ("galahad", "taliesin")
+
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt, "==": operator.eq,
+}  # fmt: skip
+_KEYS = {"title", "files", "models", "matrix", "commands", "outputs", "predictions"}
+_OPTIONAL = {"files", "models", "matrix"}
+_PREDICTION_KEYS = {"statement", "from", "field", "operator", "value"}
+
+State = Literal["same", "differs", "missing", "not checked"]
+
+
+class Item(NamedTuple):
+    """One link of the chain: `what` it is, and whether it is what was registered."""
+
+    what: str
+    state: State
+    expected: str
+    got: str
+
+
+class Verdict(NamedTuple):
+    """A prediction and what was measured; `held` is None where there is nothing to measure."""
+
+    statement: str
+    expected: str
+    value: float | None
+    held: bool | None
+
+
+class Checked(NamedTuple):
+    """`items` in the order of the chain; `verdicts` is empty where the run was not made yet."""
+
+    lock_sha256: str
+    items: list[Item]
+    verdicts: list[Verdict]
+
+    @property
+    def intact(self) -> bool:
+        return not any(item.state in ("differs", "missing") for item in self.items)
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
+def read_plan(path: Path) -> dict[str, Any]:
+    """The plan in a YAML file, every field checked.
+
+    Raises:
+        UsageError: not readable, not YAML, or not a plan; the field is named.
+    """
+    import yaml
+
+    try:
+        plan = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise UsageError("the plan cannot be read", got=error.strerror, where=path) from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError("the plan is not YAML", got=str(error).splitlines()[0], where=path) from error
+
+    try:
+        return _checked(plan)
+    except _Malformed as error:
+        raise UsageError(f"the plan is malformed: {error}", where=path, hint="docs/prereg.md has an example") from error
+
+
+class _Malformed(Exception):
+    """What is wrong with a plan."""
+
+
+def _checked(plan: Any) -> dict[str, Any]:
+    """The plan with every field there. Raises _Malformed."""
+    if not isinstance(plan, dict):
+        raise _Malformed(f"it is not a mapping but {type(plan).__name__}")
+    if unknown := sorted(map(str, set(plan) - _KEYS)):
+        raise _Malformed(f"no plan has the field {', '.join(unknown)}")
+    if missing := sorted(_KEYS - _OPTIONAL - set(plan)):
+        raise _Malformed(f"the field {', '.join(missing)} is missing")
+    plan = {"files": [], "models": [], "matrix": {}, **plan}
+    if not isinstance(plan["title"], str) or not plan["title"].strip():
+        raise _Malformed("title is not a text")
+    for name in ("files", "models", "outputs"):
+        if not isinstance(plan[name], list) or not all(isinstance(v, str) and v for v in plan[name]):
+            raise _Malformed(f"{name} is not a list of texts")
+    if not isinstance(plan["matrix"], dict):
+        raise _Malformed("matrix is not a mapping")
+    for place in (*plan["files"], *plan["outputs"]):
+        _require_inside(place)
+    if not plan["outputs"]:
+        raise _Malformed("no output is named")
+    _check_commands(plan["commands"])
+    if not isinstance(plan["predictions"], list) or not plan["predictions"]:
+        raise _Malformed("there is no prediction that could fail")
+    for one in plan["predictions"]:
+        _check_prediction(one, plan["outputs"])
+    checked: dict[str, Any] = plan | {"commands": [[str(word) for word in command] for command in plan["commands"]]}
+    try:
+        canonical(checked)
+    except (TypeError, ValueError) as error:
+        raise _Malformed(f"a value that JSON does not have (quote dates): {error}") from error
+    return checked
+
+
+def _check_commands(commands: Any) -> None:
+    if not isinstance(commands, list) or not all(isinstance(c, list) and c for c in commands) or not commands:
+        raise _Malformed("commands is not a list of lists of words")
+    if not all(isinstance(word, (str, int, float)) for command in commands for word in command):
+        raise _Malformed("a word of a command is not a text or a number")
+
+
+def _check_prediction(one: Any, outputs: Sequence[str]) -> None:
+    if not isinstance(one, dict) or set(one) != _PREDICTION_KEYS:
+        raise _Malformed(f"a prediction has not exactly the fields {', '.join(sorted(_PREDICTION_KEYS))}")
+    if one["operator"] not in _OPERATORS:
+        raise _Malformed(f"unknown operator {one['operator']!r}")
+    if isinstance(one["value"], bool) or not isinstance(one["value"], (int, float)):
+        raise _Malformed(f"a prediction's value is not a number: {one['value']!r}")
+    if not all(isinstance(one[key], str) and one[key] for key in ("statement", "from", "field")):
+        raise _Malformed("statement, from and field of a prediction are texts")
+    _require_inside(one["from"])
+    if not any(PurePosixPath(one["from"]).is_relative_to(PurePosixPath(output)) for output in outputs):
+        raise _Malformed(f"a prediction is measured in something that is no output: {one['from']}")
+
+
+def _require_inside(place: str) -> None:
+    pure = PurePosixPath(place)
+    if pure.is_absolute() or ".." in pure.parts:
+        raise _Malformed(f"a path leaves the plan's folder: {place}")
+
+
+# -- hashes ------------------------------------------------------------------------------------------------------------
+
+
+def hash_path(path: Path) -> str:
+    """SHA-256 of a file, or of a folder: of the sorted lines `<sha256>  <relative path>` of its files.
+
+    Left out are hidden files, `__pycache__`, and the prefix blocks in a run's folder, which are a cache.
+
+    Raises:
+        PreregError: it is not there, or holds a symbolic link.
+    """
+    if path.is_symlink():
+        raise PreregError("a symbolic link is not hashed", where=path)
+    if path.is_file():
+        return _hash_file(path)
+    if not path.is_dir():
+        raise PreregError("it is not there", where=path)
+    lines = [f"{_hash_file(file)}  {file.relative_to(path).as_posix()}\n" for file in _files(path)]
+    return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if any(part.startswith(".") or part == "__pycache__" for part in parts):
+            continue
+        if any(a.name == runlog.PREFIXES and (a.parent / runlog.LOG).exists() for a in (path, *path.parents)):
+            continue
+        if path.is_symlink():
+            raise PreregError("a symbolic link is not hashed", where=path)
+        if path.is_file():
+            yield path
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _package_sha256(name: str) -> str:
+    """Of the package's source as it is installed, wherever that is."""
+    module = sys.modules.get(name) or __import__(name)
+    root = Path(str(module.__file__)).parent
+    lines = [f"{_hash_file(f)}  {f.relative_to(root).as_posix()}\n" for f in _files(root) if f.suffix == ".py"]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _inputs(plan: Mapping[str, Any], root: Path) -> dict[str, str]:
+    """Every input's label -> SHA-256. Raises PreregError, ModelError where one is not there."""
+    found = {f"package {name}": _package_sha256(name) for name in PACKAGES}
+    found["prompts"] = solver.prompts_sha256()
+    found |= {f"file {place}": hash_path(root / place) for place in plan["files"]}
+    found |= {f"model {name}": models.file_sha256(models.resolve(_model(name, root))) for name in plan["models"]}
+    return found
+
+
+def _model(name: str, root: Path) -> str:
+    """A catalogue name, or a path relative to the plan."""
+    return name if models.find(name) else str(root / name)
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("llama-cpp-python", "numpy", "scipy", "sympy"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+# -- lock --------------------------------------------------------------------------------------------------------------
+
+
+def lock_path(plan: Path) -> Path:
+    return plan.with_suffix(".lock.json")
+
+
+def record_path(lock: Path) -> Path:
+    return lock.with_name(lock.name.removesuffix(".lock.json") + ".record.json")
+
+
+def lock(plan_path: Path) -> tuple[Path, str]:
+    """Write the lock of a plan; where it is, and its SHA-256.
+
+    Raises:
+        UsageError: not a plan, or it is locked already. PreregError, ModelError: an input is not there, or an output already is.
+    """
+    plan = read_plan(plan_path)
+    root = plan_path.absolute().parent
+    path = lock_path(plan_path)
+    if path.exists():
+        raise UsageError("the plan is locked already", where=path, hint="a changed plan gets another file name")
+    if there := [place for place in plan["outputs"] if (root / place).exists()]:
+        raise PreregError("an output is there before the run", got=", ".join(there), where=root)
+    fields = {
+        "schema": LOCK_SCHEMA,
+        "created": _now(),
+        "plan": plan,
+        "plan_sha256": _hash_file(plan_path),
+        "inputs": _inputs(plan, root),
+        "versions": _versions(),
+    }
+    return path, _write(path, fields)
+
+
+def commit(path: Path, tag: str | None) -> None:
+    """Commit the lock and its plan to the git repository around them, and with `tag` tag the commit.
+
+    Raises:
+        PreregError: git refused; the lock stays.
+    """
+    plan = path.with_name(path.name.removesuffix(".lock.json") + ".yaml")
+    files = [f.name for f in (plan, path) if f.exists()]
+    message = f"Preregister {plan.name}: lock {_hash_file(path)}"
+    steps = [["add", "--", *files], ["commit", "--quiet", "-m", message, "--", *files]]
+    for step in steps + ([["tag", "-a", tag, "-m", message]] if tag else []):
+        try:
+            subprocess.run(["git", *step], cwd=path.absolute().parent, check=True, capture_output=True, text=True)
+        except FileNotFoundError as error:
+            raise PreregError("git is not here", hint="publish the lock's hash another way") from error
+        except subprocess.CalledProcessError as error:
+            last = (error.stderr or error.stdout).strip().splitlines()[-1:]
+            raise PreregError("git refused; the lock stands", got=" ".join(last), where=f"git {step[0]}") from error
+
+
+# -- run ---------------------------------------------------------------------------------------------------------------
+
+
+def run(path: Path, note: Callable[[str], None] = lambda _line: None) -> Checked:
+    """Run the plan's commands if everything is as it was locked; then hash the outputs and measure the predictions.
+
+    Raises:
+        PreregError: an input or a version differs, an output is there already, or an input changed while it ran.
+    """
+    locked, digest = _read(path, LOCK_SCHEMA)
+    root = path.absolute().parent
+    record = record_path(path)
+    if record.exists():
+        raise PreregError("this plan was run already", where=record, hint="galahad prereg check")
+    _require_inputs(locked, root)
+    if there := [place for place in locked["plan"]["outputs"] if (root / place).exists()]:
+        raise PreregError("an output is there before the run", got=", ".join(there), where=root)
+    started, codes = _now(), []
+    for words in locked["plan"]["commands"]:
+        note(" ".join(words))
+        codes.append(_call(words, root))
+        if codes[-1] not in (0, 3, 4):  # done, a verdict of no, done in part
+            note(f"exit code {codes[-1]}: what follows is not run")
+            break
+    _require_inputs(locked, root)
+    outputs = {p: hash_path(root / p) if (root / p).exists() else None for p in locked["plan"]["outputs"]}
+    verdicts = _measure(locked["plan"], root)
+    fields = {
+        "schema": RECORD_SCHEMA,
+        "lock_sha256": digest,
+        "started": started,
+        "finished": _now(),
+        "exit_codes": codes,
+        "outputs": outputs,
+        "predictions": [verdict._asdict() for verdict in verdicts],
+        "versions": _versions(),
+    }
+    _write(record, fields)
+    return check(path)
+
+
+def _require_inputs(locked: Mapping[str, Any], root: Path) -> None:
+    now = {**_inputs(locked["plan"], root), **{f"version {k}": v for k, v in _versions().items()}}
+    then = {**locked["inputs"], **{f"version {k}": v for k, v in locked["versions"].items()}}
+    differing = [k for k in sorted(set(now) | set(then)) if now.get(k) != then.get(k)]
+    if differing:
+        first = differing[0]
+        raise PreregError(
+            f"{', '.join(differing)}: not as registered",
+            expected=str(then.get(first))[:16], got=str(now.get(first))[:16], where=root,
+            hint="put it back, or register a new plan",
+        )  # fmt: skip
+
+
+def _call(words: Sequence[str], root: Path) -> int:
+    program = [sys.executable, "-m", words[0]] if words[0] in PACKAGES else [words[0]]
+    try:
+        return subprocess.run([*program, *words[1:]], cwd=root, check=False, stdout=2).returncode
+    except OSError as error:
+        raise PreregError("a command cannot be started", got=error.strerror, where=" ".join(words)) from error
+
+
+def _measure(plan: Mapping[str, Any], root: Path) -> list[Verdict]:
+    verdicts = []
+    for one in plan["predictions"]:
+        value = measured(root / one["from"], one["field"])
+        held = None if value is None else _OPERATORS[one["operator"]](value, one["value"])
+        expected = f"{one['field']} {one['operator']} {one['value']}"
+        verdicts.append(Verdict(one["statement"], expected, value, held))
+    return verdicts
+
+
+def measured(source: Path, field: str) -> float | None:
+    """The number at the dotted path `field` in a JSON file, or in the report of a run's folder; None where there is none.
+
+    A share of two numbers is `field / field`, for example `accuracy.k / accuracy.n`.
+    """
+    try:
+        if source.is_dir():
+            from galahad import report
+
+            document: Any = report.summarise(runlog.read(source)).as_dict()
+        else:
+            document = json.loads(source.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    values = [_at(document, part.strip()) for part in field.split(" / ")]
+    if any(value is None for value in values) or len(values) > 2:
+        return None
+    first, *rest = (float(value) for value in values if value is not None)
+    return first if not rest else first / rest[0] if rest[0] else None
+
+
+def _at(document: Any, dotted: str) -> float | None:
+    for key in dotted.split("."):
+        if isinstance(document, list) and key.isdigit() and int(key) < len(document):
+            document = document[int(key)]
+        elif isinstance(document, dict) and key in document:
+            document = document[key]
+        else:
+            return None
+    return float(document) if isinstance(document, (int, float)) else None
+
+
+# -- check -------------------------------------------------------------------------------------------------------------
+
+
+def check(path: Path, published: str | None = None) -> Checked:
+    """Go over the chain from the lock to the verdicts. Needs no model and runs nothing.
+
+    Args:
+        published: the lock's SHA-256 as it was printed or published.
+
+    Raises:
+        PreregError: the lock or the record is not a file of its kind, or was changed by hand.
+    """
+    locked, digest = _read(path, LOCK_SCHEMA)
+    root, plan = path.absolute().parent, locked["plan"]
+    items = []
+    if published is not None:
+        items.append(_item("lock", published, digest))
+    plan_path = path.with_name(path.name.removesuffix(".lock.json") + ".yaml")
+    items.append(_item("plan", locked["plan_sha256"], _hash_file(plan_path) if plan_path.is_file() else None))
+    for label, expected in locked["inputs"].items():
+        items.append(_check_input(label, expected, root))
+    record_file = record_path(path)
+    if not record_file.exists():
+        return Checked(digest, items, [])
+    record, _ = _read(record_file, RECORD_SCHEMA)
+    items.append(_item("record's lock", record["lock_sha256"], digest))
+    for place, expected in record["outputs"].items():
+        if expected is None:
+            items.append(Item(f"output {place}", "missing", "an output", "the run made none"))
+            continue
+        items.append(_item(f"output {place}", expected, hash_path(root / place) if (root / place).exists() else None))
+    verdicts = _measure(plan, root)
+    stored = [Verdict(**one) for one in record["predictions"]]
+    if verdicts != stored:
+        items.append(Item("predictions", "differs", str([v.value for v in stored]), str([v.value for v in verdicts])))
+    return Checked(digest, items, verdicts)
+
+
+def _check_input(label: str, expected: str, root: Path) -> Item:
+    kind, _, name = label.partition(" ")
+    try:
+        if kind == "model":
+            got = models.file_sha256(models.resolve(_model(name, root)))
+        elif kind == "file":
+            got = hash_path(root / name)
+        elif kind == "package":
+            got = _package_sha256(name)
+        else:
+            got = solver.prompts_sha256()
+    except ModelError:
+        return Item(label, "not checked", expected, "the model is not here")
+    except PreregError:
+        return Item(label, "missing", expected, "")
+    return _item(label, expected, got)
+
+
+def _item(what: str, expected: str, got: str | None) -> Item:
+    state: State = "missing" if got is None else "same" if got == expected else "differs"
+    return Item(what, state, expected, got or "")
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def _read(path: Path, schema: str) -> tuple[dict[str, Any], str]:
+    """The object in a lock or record, and the SHA-256 of its bytes."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PreregError("it cannot be read", got=error.strerror, where=path) from error
+    try:
+        fields = json.loads(data)
+        is_canonical = canonical(fields) + b"\n" == data
+    except (ValueError, RecursionError) as error:
+        raise PreregError("not a lock or record", got=str(error), where=path) from error
+    if not isinstance(fields, dict) or fields.get("schema") != schema:
+        raise PreregError(
+            "not a file of that kind", expected=schema, got=fields.get("schema") if isinstance(fields, dict) else None,
+            where=path,
+        )  # fmt: skip
+    if not is_canonical:
+        raise PreregError("the file was edited: it is not as it was written", where=path)
+    return fields, hashlib.sha256(data).hexdigest()
+
+
+def _write(path: Path, fields: Mapping[str, Any]) -> str:
+    """Write canonical JSON so that a crash leaves the old state or the new one; the SHA-256 of the file."""
+    data = canonical(fields) + b"\n"
+    draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+        sync_folder(path.absolute().parent)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise StoreFull("it could not be written", got=error.strerror, where=path) from error
+    return hashlib.sha256(data).hexdigest()
+
+
+def failed(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """The predictions that did not hold, or could not be measured."""
+    return [verdict for verdict in verdicts if not verdict.held]
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

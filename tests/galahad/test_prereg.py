@@ -1,0 +1,275 @@
+"""Preregistration: what is refused before a run, and what a check finds after it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from galahad import cli, prereg
+from galahad.errors import PreregError
+from taliesin import console
+from taliesin.errors import ModelError, UsageError
+
+SCRIPT = (
+    "import json, sys\njson.dump({'n': 10, 'right': int(sys.argv[1]), 'arms': [{'p': 0.5}]}, open('out.json', 'w'))\n"
+)
+
+
+def plan_fields(right: int = 8, **changes: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "title": "A test",
+        "files": ["measure.py", "data"],
+        "matrix": {"seed": [0, 1]},
+        "commands": [[sys.executable, "measure.py", right]],
+        "outputs": ["out.json"],
+        "predictions": [
+            {"statement": "most are right", "from": "out.json", "field": "right / n", "operator": ">", "value": 0.5},
+            {"statement": "no effect", "from": "out.json", "field": "arms.0.p", "operator": ">=", "value": 0.05},
+        ],
+    }
+    return fields | changes
+
+
+@pytest.fixture(autouse=True)
+def still_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source of the packages does not change during a test, whoever is editing it."""
+    monkeypatch.setattr(prereg, "_package_sha256", lambda name: hashlib.sha256(name.encode()).hexdigest())
+
+
+def test_hash_of_a_package_is_that_of_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package = tmp_path / "some_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    before = prereg._package_sha256("some_package")
+    (package / "notes.txt").write_text("no source")
+    assert prereg._package_sha256("some_package") == before
+    (package / "__init__.py").write_text("x = 1")
+    assert prereg._package_sha256("some_package") != before
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Path]:
+    def made(right: int = 8, **changes: Any) -> Path:
+        (tmp_path / "measure.py").write_text(SCRIPT)
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data" / "a.txt").write_text("a")
+        path = tmp_path / "plan.yaml"
+        path.write_text(yaml.safe_dump(plan_fields(right, **changes)))
+        return path
+
+    return made
+
+
+def test_chain_holds_from_the_lock_to_the_verdicts(make: Callable[..., Path]) -> None:
+    path, digest = prereg.lock(make())
+    assert prereg.check(path, digest).verdicts == []
+    found = prereg.run(path)
+    assert found.intact
+    assert [(v.value, v.held) for v in found.verdicts] == [(0.8, True), (0.5, True)]
+    again = prereg.check(path, digest)
+    assert again == prereg.check(path, digest)
+    assert {item.state for item in again.items} == {"same"}
+    assert {"plan", "prompts", "file data", "package galahad", "output out.json"} <= {i.what for i in again.items}
+
+
+def test_failed_prediction_is_recorded_as_such(make: Callable[..., Path]) -> None:
+    path, _ = prereg.lock(make(right=2))
+    found = prereg.run(path)
+    assert found.intact
+    assert [v.held for v in found.verdicts] == [False, True]
+    record = json.loads(prereg.record_path(path).read_bytes())
+    assert [p["held"] for p in record["predictions"]] == [False, True]
+
+
+def test_command_that_fails_leaves_a_record_without_a_measurement(make: Callable[..., Path]) -> None:
+    path, _ = prereg.lock(make(commands=[[sys.executable, "-c", "raise SystemExit(9)"], ["never", "run"]]))
+    found = prereg.run(path)
+    assert [v.held for v in found.verdicts] == [None, None]
+    assert [i.what for i in found.items if i.state == "missing"] == ["output out.json"]
+    assert json.loads(prereg.record_path(path).read_bytes())["exit_codes"] == [9]
+
+
+@pytest.mark.parametrize("name", ["measure.py", "data/a.txt", "data/new.txt"])
+def test_run_does_not_start_where_a_file_differs(make: Callable[..., Path], tmp_path: Path, name: str) -> None:
+    path, _ = prereg.lock(make())
+    (tmp_path / name).write_text("other")
+    with pytest.raises(PreregError, match="not as registered") as caught:
+        prereg.run(path)
+    assert f"file {name.split('/', maxsplit=1)[0]}" in caught.value.message
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_run_does_not_start_under_other_prompts_code_or_versions(
+    make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = prereg.lock(make())
+    for target in ("galahad.solver.prompts_sha256", "galahad.prereg._versions"):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, (lambda: {"python": "2.7"}) if "versions" in target else (lambda: "0" * 64))
+            with pytest.raises(PreregError, match="not as registered"):
+                prereg.run(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(prereg, "_package_sha256", lambda _name: "0" * 64)
+        with pytest.raises(PreregError, match="package galahad, package taliesin"):
+            prereg.run(path)
+
+
+def test_input_that_changes_during_the_run_is_found(make: Callable[..., Path]) -> None:
+    touch = [sys.executable, "-c", "open('data/a.txt', 'w').write('b')"]
+    path, _ = prereg.lock(make(commands=[touch]))
+    with pytest.raises(PreregError, match="file data: not as registered"):
+        prereg.run(path)
+    assert not prereg.record_path(path).exists()
+
+
+def test_outputs_before_the_run_and_second_runs_are_refused(make: Callable[..., Path], tmp_path: Path) -> None:
+    plan = make()
+    (tmp_path / "out.json").write_text("{}")
+    with pytest.raises(PreregError, match="before the run"):
+        prereg.lock(plan)
+    (tmp_path / "out.json").unlink()
+    path, _ = prereg.lock(plan)
+    with pytest.raises(UsageError, match="locked already"):
+        prereg.lock(plan)
+    prereg.run(path)
+    with pytest.raises(PreregError, match="run already"):
+        prereg.run(path)
+
+
+def test_check_finds_what_was_changed_afterwards(make: Callable[..., Path], tmp_path: Path) -> None:
+    path, digest = prereg.lock(make())
+    prereg.run(path)
+    (tmp_path / "out.json").write_text('{"n": 10, "right": 10, "arms": [{"p": 0.9}]}')
+    found = prereg.check(path, digest)
+    assert [i.what for i in found.items if i.state == "differs"] == ["output out.json", "predictions"]
+    assert next(i.what for i in prereg.check(path, "0" * 64).items if i.state == "differs") == "lock"
+    record = prereg.record_path(path)
+    fields = json.loads(record.read_bytes())
+    record.chmod(0o600)
+    record.write_bytes(prereg.canonical({**fields, "lock_sha256": "0" * 64}) + b"\n")
+    assert "record's lock" in [i.what for i in prereg.check(path).items if i.state == "differs"]
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes().replace(b'"seed":[0,1]', b'"seed":[0, 1]'))
+    with pytest.raises(PreregError, match="edited"):
+        prereg.check(path)
+
+
+def test_model_is_needed_to_lock_and_not_to_check(make: Callable[..., Path], tmp_path: Path, tiny_gguf: Path) -> None:
+    path, digest = prereg.lock(make(models=[tiny_gguf.name]))
+    prereg.run(path)
+    tiny_gguf.unlink()
+    found = prereg.check(path, digest)
+    assert found.intact
+    assert [i.state for i in found.items if i.what.startswith("model")] == ["not checked"]
+    (tmp_path / "second.yaml").write_text(yaml.safe_dump(plan_fields(models=[tiny_gguf.name], outputs=["b.json"])
+        | {"predictions": [{"statement": "s", "from": "b.json", "field": "n", "operator": ">", "value": 0}]}))  # fmt: skip
+    with pytest.raises(ModelError):
+        prereg.lock(tmp_path / "second.yaml")
+
+
+@pytest.fixture
+def tiny_gguf(tmp_path: Path) -> Path:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(64))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"files": ["../x"]}, "leaves the plan's folder"),
+        ({"outputs": ["/tmp/x"]}, "leaves the plan's folder"),
+        ({"outputs": []}, "no output"),
+        ({"predictions": []}, "no prediction"),
+        ({"predictions": [{"statement": "x"}]}, "exactly the fields"),
+        ({"commands": []}, "lists of words"),
+        ({"commands": "rm -rf"}, "lists of words"),
+        ({"commands": [[{"a": 1}]]}, "not a text or a number"),
+        ({"surprise": 1}, "surprise"),
+        ({"title": ""}, "title"),
+        ({"matrix": []}, "matrix"),
+        ({"models": "x"}, "models"),
+    ],
+)
+def test_malformed_plan_is_named(make: Callable[..., Path], changes: dict[str, Any], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        prereg.lock(make(**changes))
+
+
+def test_plan_that_is_not_yaml_or_not_there_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("a: [")
+    with pytest.raises(UsageError, match="not YAML"):
+        prereg.lock(tmp_path / "p.yaml")
+    with pytest.raises(UsageError, match="cannot be read"):
+        prereg.lock(tmp_path / "none.yaml")
+
+
+def test_symbolic_links_are_not_hashed(make: Callable[..., Path], tmp_path: Path) -> None:
+    plan = make()
+    (tmp_path / "data" / "link").symlink_to("/etc/hostname")
+    with pytest.raises(PreregError, match="symbolic link"):
+        prereg.lock(plan)
+
+
+def test_hash_of_a_run_leaves_its_cache_out(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "prefixes").mkdir(parents=True)
+    (run / "run.jsonl").write_text("x")
+    before = prereg.hash_path(run)
+    (run / "prefixes" / "index.sqlite3").write_text("y")
+    assert prereg.hash_path(run) == before
+    (run / "run.jsonl").write_text("z")
+    assert prereg.hash_path(run) != before
+
+
+def test_commands_print_hash_and_verdicts(
+    make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "_quiet", False)
+
+    def call(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["galahad", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        assert isinstance(exit_.value.code, int)
+        return exit_.value.code, capsys.readouterr().out
+
+    plan = make(right=2)
+    code, out = call("prereg", "lock", str(plan))
+    digest, path = out.split()
+    assert (code, digest) == (0, prereg.check(Path(path)).lock_sha256)
+    code, out = call("prereg", "check", path, "--sha256", digest)
+    assert code == 0
+    code, out = call("prereg", "run", path)
+    assert code == 3
+    assert "FAILED      most are right (right / n > 0.5, measured 0.2)" in out
+    code, out = call("prereg", "check", path, "--json")
+    assert (code, json.loads(out)["intact"]) == (3, True)
+    (plan.parent / "out.json").unlink()
+    code, out = call("prereg", "check", path)
+    assert code == 44
+
+
+def test_lock_can_be_committed_and_tagged(make: Callable[..., Path], tmp_path: Path) -> None:
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run([*git, "init", "--quiet"], cwd=tmp_path, check=True)
+    for key, value in (("user.name", "t"), ("user.email", "t@example.org")):
+        subprocess.run(["git", "config", key, value], cwd=tmp_path, check=True)
+    path, digest = prereg.lock(make())
+    prereg.commit(path, "prereg-1")
+    log = subprocess.run(
+        ["git", "log", "-1", "--format=%s", "prereg-1"], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert log.stdout.strip() == f"Preregister plan.yaml: lock {digest}"
+    with pytest.raises(PreregError, match="git refused"):
+        prereg.commit(path, "prereg-1")
