@@ -5,7 +5,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo aime-smoke test test-slow lint server clean
+.PHONY: help env demo aime-smoke test test-slow lint bench bench-full reproduce server clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -37,6 +37,35 @@ lint: env ## ruff and mypy
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+
+# Raw results take the place of those in the checkout; `make reproduce` then writes the document of this machine.
+RESULTS := benchmarks/results
+
+bench: env ## measure the claims that a CPU can show in half an hour; raw results in benchmarks/results
+	@$(PY) -m taliesin model pull smollm2-135m
+	@$(PY) -m taliesin model pull gemma3-270m
+	$(PY) benchmarks/exactness_matrix.py --models smollm2-135m --lengths 64 512 --output $(RESULTS)/exactness_matrix.json
+	$(PY) -m taliesin verify --text data/texts/skellan_light.txt --trials 1 --json > $(RESULTS)/verify_cpu.json
+	$(PY) -m taliesin shift --text data/texts/skellan_light.txt --json > $(RESULTS)/shift_cpu.json
+	$(PY) -m taliesin bench --lengths 748,2048 --repeats 3 --out $(RESULTS)/bench_cpu
+	$(PY) -m taliesin needle --tokens 6000 --blocks 6 --json > $(RESULTS)/needle_cpu.json
+	$(PY) benchmarks/router_calibration.py
+	$(PY) benchmarks/restore_speed.py --output $(RESULTS)/restore_speed.json
+	$(PY) benchmarks/save_speed.py --output $(RESULTS)/save_speed.json
+	$(PY) benchmarks/graft_memory.py --output $(RESULTS)/graft_memory.json
+	$(PY) benchmarks/sandbox_overhead.py
+
+bench-full: bench server ## the same at full size, the peers and llama-server (hours)
+	$(PY) benchmarks/exactness_matrix.py --output $(RESULTS)/exactness_matrix.json
+	$(PY) -m taliesin bench --out $(RESULTS)/bench_cpu
+	$(PY) -m taliesin needle --json > $(RESULTS)/needle_cpu.json
+	$(PY) benchmarks/library_list.py --output $(RESULTS)/library_list.json
+	$(PY) benchmarks/block_write.py --output $(RESULTS)/block_write.json
+	$(PY) benchmarks/peers.py --json $(RESULTS)/peers.json
+	$(PY) benchmarks/server_table.py gemma3-270m 1024,1500,1700 --out $(RESULTS)/server-gemma3-270m.json
+
+reproduce: env ## write docs/reproduction.md from the raw results
+	@$(PY) benchmarks/reproduce.py
 
 server: ## build llama-server of the same llama.cpp (minutes, once per machine); its path on stdout
 	@"$(PYTHON)" scripts/bootstrap.py server
