@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Piece = tuple[int, memoryview]
 
 _LARGE_BYTES = 8 << 20
+_LARGE_FILLER = 1.25  # large pages make filler real memory: not where the buffers are more than this times the state
 
 
 class Restored(NamedTuple):
@@ -53,8 +54,8 @@ class Prepared:
 def prepare(context: Context, block: BlockFile, *, verify: bool, threads: int = 2) -> Prepared:
     """Read a block's state into the buffers that llama.cpp will be given; `verify` checks every chunk's SHA-256.
 
-    The payload goes straight from the file to its place in the buffers. Buffers are anonymous maps, so filler costs no memory:
-    pages that are only read stay the kernel's one zero page.
+    The payload goes straight from the file to its place in the buffers. Buffers are private anonymous maps, so filler costs little
+    memory: small pages that are only read stay the kernel's one zero page.
 
     Raises:
         FormatError: the payload is not a state of the supported layout, or its cells are not those of a fresh run.
@@ -70,17 +71,19 @@ def prepare(context: Context, block: BlockFile, *, verify: bool, threads: int = 
         # A state that does not parse is often a damaged one: then say so, with the chunk.
         block.verify(threads)
         raise
-    buffers = [_zeros(step.n_bytes) for step in steps if isinstance(step, placement.Restore)]
+    may_be_large = placement.overwritten(steps) <= _LARGE_FILLER * state.n_bytes
+    buffers = [_zeros(step.n_bytes, may_be_large) for step in steps if isinstance(step, placement.Restore)]
     pieces = _pieces(steps, buffers, state.n_bytes)
     block.read_into(pieces, verify=verify, threads=threads)
     _require_same_structure(block, state, pieces)
     return Prepared(n_tokens, state.n_bytes, steps, buffers, time.perf_counter() - started)
 
 
-def _zeros(n_bytes: int) -> memoryview:
+def _zeros(n_bytes: int, may_be_large: bool) -> memoryview:
     """Page-aligned zeros. In large pages where there are any: a gigabyte in small ones costs a quarter of a million page faults."""
-    pages = mmap.mmap(-1, n_bytes)
-    if n_bytes >= _LARGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+    # Private: pages of a shared map become real ones when they are only read.
+    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if may_be_large and n_bytes >= _LARGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them
             pages.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(pages)
