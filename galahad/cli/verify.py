@@ -21,7 +21,12 @@ _EXIT_CODES = {"verified": EXIT_OK, "refuted": EXIT_NO, "not-established": EXIT_
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
-def _read(program: str) -> str:
+def read_program(program: str) -> str:
+    """The text of a Python file, or of stdin for `-`.
+
+    Raises:
+        UsageError: not readable, too long, or not UTF-8.
+    """
     try:
         with sys.stdin.buffer if program == "-" else Path(program).open("rb") as file:
             content = file.read(_MAX_SOURCE_BYTES + 1)
@@ -56,7 +61,7 @@ def verify(
     """
     if not 0 < timeout <= 86400:
         raise UsageError("--timeout is out of range", expected="more than 0, at most 86400 seconds", got=timeout)
-    source = _read(program)
+    source = read_program(program)
     from galahad import sandbox
 
     limits = sandbox.Limits(wall_seconds=timeout, cpu_seconds=math.ceil(timeout))

@@ -1,0 +1,189 @@
+"""A model that answers after a bank's block, or without one, and what each answer cost.
+
+`GraftReader` puts a block of the bank's library into the context, prefills the question and decodes. Deliberately does not know:
+which block suits a question, what an answer means, and whether it is right.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from galahad.engines import Completion, Finish
+
+if TYPE_CHECKING:
+    from taliesin.blockfile import BlockFile
+    from taliesin.engine import Engine
+    from taliesin.library import Library
+    from taliesin.llama import Context, Settings
+    from taliesin.prompt import Frame
+
+
+class SavedBlock(NamedTuple):
+    """A block in the library: what it is called, which model computed it, and its sizes."""
+
+    name: str
+    id: str
+    model: str
+    model_sha256: str
+    n_tokens: int
+    file_bytes: int
+    prefill_seconds: float
+    save_seconds: float
+
+
+class Reader(Protocol):
+    """What recall and transfer ask of a model."""
+
+    @property
+    def model_sha256(self) -> str: ...
+
+    def identity(self) -> dict[str, object]:
+        """What decides which texts come out, JSON-ready."""
+
+    def save(self, library: Library, name: str, text: str, title: str) -> SavedBlock:
+        """Store `text` as this model's block under `name`, in place of one that is there."""
+
+    def ask(
+        self,
+        library: Library | None,
+        block: str | None,
+        question: str,
+        *,
+        max_tokens: int,
+        grammar: str | None = None,
+        temperature: float = 0.0,
+        seed: int = 0,
+        opening: str = "",
+        end: str = "",
+    ) -> Completion:
+        """The answer to `question` after the block of that name in `library`, or after nothing.
+
+        grammar: GBNF that the answer keeps to (root rule `root`). opening: how the answer begins, put into the model's mouth and
+        part of the text. end: a text that ends the answer.
+
+        Raises:
+            StoreMissing, StoreDamaged, RecipeMismatch: the block. ContextFull: the prompt does not fit.
+        """
+
+    def certify(self, block: BlockFile) -> None:
+        """Recompute the block's certificate here.
+
+        Raises:
+            CertificateMismatch: other numbers come out. RecipeMismatch: the block is another model's or another build's.
+        """
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class GraftReader:
+    """llama.cpp in this process, through taliesin.
+
+    Raises:
+        ModelError, EngineUnavailable, UnsupportedModel: as `taliesin.engine.Engine`.
+    """
+
+    model: str
+    settings: Settings
+    gpu_layers: int = 0
+    _engine: Engine = field(init=False)
+    _frame: Frame = field(init=False)
+
+    def __post_init__(self) -> None:
+        from taliesin import prompt
+        from taliesin.engine import Engine
+
+        self._engine = Engine(self.model, self.settings, self.gpu_layers)
+        self._frame = prompt.frame(self._engine.model)
+
+    @property
+    def model_sha256(self) -> str:
+        return self._engine.model_sha256
+
+    def identity(self) -> dict[str, object]:
+        return {"engine": "embedded", "model": Path(self.model).name, "model_sha256": self.model_sha256}
+
+    def save(self, library: Library, name: str, text: str, title: str) -> SavedBlock:
+        # Whole: the question follows the block's last token, whatever its length.
+        [saved] = self._engine.save(library, text, name, align="whole", title=title, replace_existing=True)
+        return SavedBlock(
+            name,
+            saved.info.id,
+            Path(self.model).name,
+            self.model_sha256,
+            len(saved.header.tokens),
+            saved.info.file_bytes,
+            saved.prefill_seconds,
+            saved.save_seconds,
+        )
+
+    def ask(
+        self,
+        library: Library | None,
+        block: str | None,
+        question: str,
+        *,
+        max_tokens: int,
+        grammar: str | None = None,
+        temperature: float = 0.0,
+        seed: int = 0,
+        opening: str = "",
+        end: str = "",
+    ) -> Completion:
+        from taliesin.llama import Sampling
+
+        engine, model = self._engine, self._engine.model
+        after = [*self._frame.after, *model.tokenize(opening, special=False)]
+        query = [*model.tokenize(question, special=False), *after]
+        context: Context
+        if block is not None and library is not None:
+            with library.open(block) as opened:
+                grafted = engine.graft(opened, library=library, n_extra=len(query) + max_tokens)
+            context, n_reused = grafted.context, len(grafted.header.tokens)
+            reuse_seconds = grafted.restored.read_seconds + grafted.restored.place_seconds
+            query = [*grafted.header.tail.tolist(), *query]
+            n_before = n_reused
+            started = time.perf_counter()
+            context.decode(query, n_before)
+        else:
+            query = [*self._frame.before, *query]
+            context, n_reused, reuse_seconds, n_before = (
+                engine.context(self.settings, len(query) + max_tokens),
+                0,
+                0.0,
+                0,
+            )
+            started = time.perf_counter()
+            context.decode(query, 0)
+        decoding = time.perf_counter()
+        text, n_out = "", 0
+        position = n_before + len(query)
+        room = min(max_tokens, context.settings.n_ctx - position)
+        sampling = Sampling(temperature=temperature, seed=seed, grammar=grammar)
+        finish: Finish = "stop"
+        for step in engine.continue_from(context, position, room, sampling, frozenset(self._frame.stop)):
+            text += step.text
+            n_out += step.token >= 0
+            if end and end in text:
+                break
+        else:
+            finish = "length" if n_out >= room else "stop"
+        return Completion(
+            opening + text,
+            finish,
+            n_reused,
+            len(query),
+            n_out,
+            reuse_seconds,
+            decoding - started,
+            time.perf_counter() - decoding,
+        )
+
+    def certify(self, block: BlockFile) -> None:
+        self._engine.graft(block, certify=True)
+
+    def close(self) -> None:
+        self._engine.close()
