@@ -21,9 +21,9 @@ from galahad.arm import Row
 from galahad.bank import Bank, Entry
 from galahad.isomorph import Variant
 from galahad.reader import Reader
-from galahad.stats import Proportion
 from galahad.run import grade
 from galahad.runlog import sha256_of
+from galahad.stats import Proportion
 from taliesin.errors import UsageError
 
 if TYPE_CHECKING:
