@@ -496,13 +496,13 @@ def plot(report: Report, path: Path) -> None:
     except ImportError as error:
         raise UsageError("no plot without matplotlib", hint="pip install 'taliesin[plots]'") from error
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for mode in ("fresh", *report.modes):
+    for number, mode in enumerate(("fresh", *report.modes)):
         rows = [report.row(n, mode) for n in report.lengths]
         rows = [row for row in rows if row.exact]
         tokens = [row.n_tokens for row in rows]
-        left.plot(tokens, [row.median for row in rows], marker="o", label=mode)
+        left.plot(tokens, [row.median for row in rows], marker="o", label=mode, color=f"C{number}")
         if mode != "fresh":
-            right.plot(tokens, [report.speedup(row) for row in rows], marker="o", label=mode)
+            right.plot(tokens, [report.speedup(row) for row in rows], marker="o", label=mode, color=f"C{number}")
     left.set_ylabel("seconds to the first logits (median)")
     right.set_ylabel("times faster than fresh (ratio of medians)")
     right.axhline(1, color="grey", linewidth=0.8)
