@@ -2,9 +2,10 @@
 
     python benchmarks/block_write.py --output benchmarks/results/block_write.json
 
-Each round times, in turn and on the same folder: a plain write and fsync of as many bytes; `blockfile.write` (two SHA-256 passes, fsync,
-read back); `BlockFile.read_into` without and with verification (page cache warm: the file was just written); a plain memory copy
-of the payload. The target is writing within twice the plain write. Every timing is in the result; the script reports, it does not judge.
+Each round times, in turn and on the same folder: a plain write and fsync of as many bytes; `blockfile.write` (two SHA-256
+passes, fsync, read back); `BlockFile.read_into` without and with verification (page cache warm: the file was just written); a
+plain memory copy of the payload. The target is writing within twice the plain write. Every timing is in the result; the script
+reports, it does not judge.
 """
 
 from __future__ import annotations
