@@ -1,0 +1,130 @@
+"""Every arm of the bank's claims (C9 to C17, C20), one command of `galahad` each.
+
+    python benchmarks/flywheel.py --problems aime2025.jsonl --model qwen2.5-coder-0.5b --work DIR [--stage NAME ...]
+
+The stages, in order: add, check, route, recall, merged, isomorph, transfer, controls, voting, cost. Each leaves one JSON file in
+DIR/results and repeats nothing that is there, so a stopped series goes on. The problems' text stays in DIR/bank and
+DIR/variants.jsonl; the results hold none. `--tokens` bounds one chain of thought of the voting arm, `--measure` the one that decides
+whether a problem is needed: small values measure less, and are written into the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+IDS = ("2025-I-9", "2025-I-10", "2025-I-11", "2025-I-13", "2025-I-14", "2025-II-5", "2025-II-13", "2025-II-15")
+STAGES = ("add", "check", "route", "recall", "merged", "isomorph", "transfer", "controls", "voting", "cost")
+
+
+class Series:
+    """The commands of one model."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.problems: Path = options.problems.resolve()
+        self.work: Path = options.work.resolve()
+        self.bank = self.work / "bank"
+        self.results = self.work / "results"
+        self.results.mkdir(parents=True, exist_ok=True)
+        self.engine = ["--model", options.model, "--threads", str(options.threads)]
+        self.ids = [part for one in IDS for part in ("--id", one)]
+        self.tokens, self.measure = options.tokens, options.measure
+
+    def galahad(self, name: str, *arguments: object) -> None:
+        """Run a command with --json into results/`name`.json, unless it is there; 3 and 4 are results, too."""
+        target = self.results / f"{name}.json"
+        if target.exists():
+            return
+        print(f"{time.strftime('%H:%M:%S')} {name}", flush=True)
+        command = [sys.executable, "-m", "galahad", *map(str, arguments), "--json"]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode not in (0, 3, 4):
+            raise SystemExit(done.returncode)
+        target.write_text(json.dumps(json.loads(done.stdout), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def arm(self, name: str, *arguments: object) -> None:
+        self.galahad(name, *arguments, *self.engine, "--out", self.work / f"{name}.arm.json")
+
+    def add(self) -> None:
+        need = ["--measure", self.measure] if self.measure else ["--force"]
+        self.galahad("add", "bank", "add", self.problems, *self.ids, "--bank", self.bank, *need, *self.engine)
+
+    def check(self) -> None:
+        self.galahad("check", "bank", "check", "--bank", self.bank, "--certify", *self.engine)
+
+    def route(self) -> None:
+        outside = ROOT / "data" / "programs" / "outside.txt"
+        self.galahad("route", "bank", "route", self.problems, *self.ids, "--bank", self.bank, "--outside", outside)
+
+    def recall(self) -> None:
+        self.arm("recall", "recall", self.problems, *self.ids, "--bank", self.bank)
+        self.arm("recall-quoted", "recall", self.problems, *self.ids, "--bank", self.bank, "--quote")
+
+    def merged(self) -> None:
+        self.arm("merged", "recall", self.problems, *self.ids, "--bank", self.bank, "--merged")
+
+    def isomorph(self) -> None:
+        variants = self.work / "variants.jsonl"
+        self.galahad("isomorph", "isomorph", self.problems, *self.ids, "--seed", 1, "--out", variants, "--timeout", 60)
+
+    def transfer(self) -> None:
+        for way in ("arguments", "program"):
+            self.arm(f"transfer-{way}", "transfer", self.work / "variants.jsonl", "--bank", self.bank, "--adapt", way)
+
+    def controls(self) -> None:
+        """C16 and C17: problems that the model solves, without anything, with a bank, and with a method card."""
+        easy = ROOT / "data" / "controls" / "easy.jsonl"
+        bank = self.work / "control-bank"
+        self.arm("control-direct", "recall", easy, "--no-bank")
+        for row in map(json.loads, easy.read_text(encoding="utf-8").splitlines()):
+            program = self.work / "control.py"
+            program.write_text(f"print({row['answer']})\n", encoding="utf-8")
+            name = f"control-add-{row['id']}"
+            self.galahad(
+                name,
+                "bank",
+                "add",
+                easy,
+                "--id",
+                row["id"],
+                "--bank",
+                bank,
+                "--program",
+                program,
+                "--force",
+                *self.engine,
+            )
+        self.arm("control-bank", "recall", easy, "--bank", bank)
+        card = ROOT / "data" / "controls" / "card.md"
+        self.arm("control-card", "recall", easy, "--no-bank", "--card", card, "--tokens", 160)
+
+    def voting(self) -> None:
+        self.arm("voting", "recall", self.problems, *self.ids, "--no-bank", "--best-of", 5, "--tokens", self.tokens)
+
+    def cost(self) -> None:
+        arms = sorted(self.work.glob("*.arm.json"), key=lambda path: (path.name != "voting.arm.json", path.name))
+        self.galahad("cost", "cost", *arms)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", type=Path, required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--measure", type=int, default=256)
+    parser.add_argument("--stage", action="append", choices=STAGES)
+    options = parser.parse_args()
+    series = Series(options)
+    for stage in options.stage or STAGES:
+        getattr(series, stage)()
+
+
+if __name__ == "__main__":
+    main()
