@@ -5,7 +5,8 @@
 
 The first argument is a problem file, the second a name. Works in build/solve/NAME and goes on where an earlier call stopped;
 `--minutes` ends a call after the attempt in hand. Writes benchmarks/results/solve/NAME/run.jsonl, which holds no text of a problem
-or of a model, and report.md. Estimated at 45 minutes for our 48 problems and 30 of an AIME year, on 2 cores that do nothing else.
+or of a model, report.md beside it, and the figures as benchmarks/results/solve_NAME.json.
+Estimated at 45 minutes for our 48 problems and 30 of an AIME year, on 2 cores that do nothing else.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import threading
 from pathlib import Path
 
 from galahad import report, runlog
+from taliesin import console
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "solve"
+RESULTS = ROOT / "benchmarks" / "results"
 MODEL = "qwen2.5-coder-1.5b"
 # For 2 cores, on which this model decodes 14 tokens a second: about half a minute a problem. 30 s for a program instead of 10,
 # because the machine may be busy.
@@ -49,11 +51,13 @@ def main() -> int:
     code = process.wait()
     if not (work / runlog.LOG).exists():
         return code
-    target = RESULTS / arguments.name
+    target = RESULTS / "solve" / arguments.name
     target.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(work / runlog.LOG, target / runlog.LOG)
-    page = report.markdown(report.summarise(runlog.read(work)))
-    (target / "report.md").write_text(page + "\n", encoding="utf-8")
+    summary = report.summarise(runlog.read(work))
+    (target / "report.md").write_text(report.markdown(summary) + "\n", encoding="utf-8")
+    figures = {"schema": "galahad.report/1", "run": f"{arguments.name}, {arguments.model}", **summary.as_dict()}
+    (RESULTS / f"solve_{arguments.name}.json").write_text(console.json_line(figures) + "\n", encoding="utf-8")
     return code
 
 
