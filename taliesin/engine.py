@@ -154,6 +154,27 @@ class Grafted:
             *self.header.after_query,
         ]
 
+    def remainder(self, prompt: Sequence[int]) -> list[int]:
+        """Ids of a whole prompt that follow the block, for `prefill`.
+
+        Raises:
+            UsageError: the prompt does not begin with the block's ids, or is no longer than they are. A block that was routed
+                wrongly is stopped here: what it holds was never in that prompt.
+        """
+        tokens = self.header.tokens
+        n = len(tokens)
+        if len(prompt) <= n or not np.array_equal(np.asarray(prompt[:n], np.int64), tokens):
+            common = next(
+                (i for i, (a, b) in enumerate(zip(prompt, tokens, strict=False)) if a != b), min(len(prompt), n)
+            )
+            raise UsageError(
+                "the block is no prefix of this prompt",
+                expected=f"a prompt that begins with the block's {n} tokens and goes on",
+                got=f"{len(prompt)} tokens, the first {common} equal",
+                where=self.header.title,
+            )
+        return list(prompt[n:])
+
     def prefill(self, query: Sequence[int]) -> npt.NDArray[np.float32]:
         """Logits after the block and `query` (ids), shape (n_vocab,) float32. Puts the block back first (`put_back`).
 
