@@ -1,4 +1,4 @@
-"""`galahad solve|status|report`: run a model over problems, look at a run, sum it up."""
+"""`galahad solve|status`: run a model over problems, and look at a run."""
 
 from __future__ import annotations
 
@@ -233,21 +233,3 @@ def _status_lines(summary: Summary, running: bool) -> list[str]:
     if summary.seconds_left:
         lines.append(f"about {summary.seconds_left / 60:.0f} min left")
     return lines
-
-
-@commands.command()
-def report(folder: _Run, as_json: Json = False) -> None:
-    """Sum up a run as Markdown: accuracy, confidence against grades, tokens by pass, failure causes, every problem.
-
-    Example: galahad report runs/first > first.md
-
-    Exit codes: 0 printed, 43 no run there, or a damaged one.
-    """
-    from galahad import report as reports
-    from galahad import runlog
-
-    summary = reports.summarise(runlog.read(folder))
-    if as_json:
-        console.emit_json("galahad.report/1", {"run": str(folder), **summary.as_dict()})
-    else:
-        console.out(reports.markdown(summary))

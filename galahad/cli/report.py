@@ -1,0 +1,93 @@
+"""`galahad report`: one run, or several, summed up for a reader."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from taliesin import console
+from taliesin.cli.options import Json
+from taliesin.errors import StoreFull, UsageError
+
+commands = typer.Typer()
+
+
+@commands.command()
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders that solve made.", show_default=False)
+    ],
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write one HTML page.", show_default=False)
+    ] = None,
+    with_: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--with", metavar="FILE", help="With --html: a raw result (bench, verify, router, recall, transfer)."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the bootstrap, for two runs.", min=0)] = 0,
+    as_json: Json = False,
+) -> None:
+    """Sum up runs as Markdown, or as one HTML page; of two, say what changed and whether it is more than noise.
+
+    Example: galahad report runs/first runs/second --html report.html
+
+    Accuracy with Wilson intervals, confidence against grades, what did not work, tokens and energy, every problem,
+    versions and hashes. Two runs are compared pair by pair: McNemar's exact test, Wilcoxon and a bootstrap. The page has
+    no script and no external asset. Three or more runs are listed without a comparison.
+
+    Exit codes: 0 printed, 2 a raw result without a section, 13 not written, 43 no run there, or a damaged one.
+    """
+    from galahad import compare, report, runlog
+
+    summaries = [report.summarise(runlog.read(folder)) for folder in folders]
+    compared = None
+    if len(summaries) == 2:
+        try:
+            compared = compare.compare(summaries[0], summaries[1], seed)
+        except UsageError as error:
+            console.warn(f"{error.message}: no comparison")
+    if with_ and html is None:
+        raise UsageError("--with needs --html")
+    if html is not None:
+        from galahad import page
+
+        _write(html, page.page(summaries, compared, [(file.name, _raw(file)) for file in with_ or []]))
+        console.note(f"{html} is written")
+    if as_json:
+        runs = [{"run": str(folder), **summary.as_dict()} for folder, summary in zip(folders, summaries, strict=True)]
+        more: dict[str, Any] = {"comparison": compared.as_dict()} if compared else {}
+        console.emit_json("galahad.report/1", {**runs[0], **({"others": runs[1:]} if runs[1:] else {}), **more})
+    elif html is None:
+        if compared is not None:
+            console.out(compare.markdown(compared) + "\n")
+        console.out("\n\n".join(map(report.markdown, summaries)))
+
+
+def _raw(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError("not a raw result", got=error, where=path) from error
+    if not isinstance(document, dict):
+        raise UsageError("not a raw result", expected="one JSON object", where=path)
+    return document
+
+
+def _write(path: Path, text: str) -> None:
+    """The whole page, or the file as it was."""
+    draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    try:
+        with draft.open("x", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise StoreFull("the page cannot be written", got=error.strerror, where=path) from error

@@ -1,0 +1,318 @@
+"""A report as one HTML page: no script, no server, no external asset; readable on a phone and on paper.
+
+Takes summaries and raw results that others made and lays them out. Deliberately computes no figure of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from typing import Any
+
+from galahad.compare import Comparison
+from galahad.report import Summary
+from taliesin.errors import UsageError
+
+_STYLE = """
+:root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--paper:#fff;--good:#1a7f37;--bad:#b42318;--bar:#3b6ea8;--two:#c9772b}
+@media (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9da7b1;--line:#30363d;--paper:#0d1117;--good:#3fb950;--bad:#ff7b72;--bar:#6ca4e0;--two:#e0a060}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:60rem;padding:1rem 1.2rem 4rem;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
+h1{font-size:1.5rem;margin:.6rem 0}h2{font-size:1.15rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--line)}
+p,ul{margin:.4rem 0}.soft{color:var(--soft)}.wide{overflow-x:auto;margin:.6rem 0}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.92rem}
+th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}th{color:var(--soft);font-weight:600}
+td.n,th.n{text-align:right}.right{color:var(--good)}.wrong{color:var(--bad)}
+.cards{display:flex;flex-wrap:wrap;gap:.6rem;margin:.8rem 0}.card{border:1px solid var(--line);border-radius:.4rem;padding:.5rem .9rem;flex:1 1 9rem}
+.card b{display:block;font-size:1.35rem}code{font-size:.85em;overflow-wrap:anywhere}
+svg{max-width:100%;height:auto}svg text{fill:var(--ink);font:12px system-ui,sans-serif}
+@media print{:root{--ink:#000;--soft:#444;--line:#bbb;--paper:#fff;--good:#060;--bad:#900;--bar:#456;--two:#a63}body{font-size:10.5pt;max-width:none;padding:0}
+h2{break-after:avoid}tr,.card,svg{break-inside:avoid}.wide{overflow:visible}}
+"""  # noqa: E501
+
+Document = dict[str, Any]
+
+
+def page(summaries: Sequence[Summary], comparison: Comparison | None, results: Sequence[tuple[str, Document]]) -> str:
+    """The page of one or more runs, a comparison of the first two, and raw results as (file name, object).
+
+    Raises:
+        UsageError: a raw result of a schema that has no section.
+    """
+    parts = []
+    if comparison is not None:
+        parts.append(_comparison(comparison))
+    for summary in summaries:
+        parts += [_head(summary), _accuracy(summary), _negative(summary), _costs(summary), _problems(summary)]
+        parts.append(_provenance(summary))
+    for name, document in results:
+        section = SECTIONS.get(str(document.get("schema")))
+        if section is None:
+            raise UsageError(
+                "no section for this raw result",
+                expected=", ".join(sorted(SECTIONS)),
+                got=document.get("schema"),
+                where=name,
+            )
+        try:
+            parts.append(section(name, document))
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise UsageError(
+                "a raw result lacks a field", got=f"{type(error).__name__}: {error}", where=name
+            ) from error
+    title = " and ".join(summary.run.header["suite"]["name"] for summary in summaries) or "Results"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        + "\n".join(parts)
+        + "\n</body></html>\n"
+    )
+
+
+# -- pieces ------------------------------------------------------------------------------------------------------------
+
+
+def _table(headers: Sequence[str], rows: Iterable[Sequence[object]], mark: int | None = None) -> str:
+    """A table; columns of numbers to the right, and column `mark` coloured by what it says."""
+    body = [[str(cell) for cell in row] for row in rows]
+
+    def is_number(column: int) -> bool:
+        cells = [row[column] for row in body if row[column] not in ("", "-")]
+        return bool(cells) and all(cell.replace(".", "", 1).replace(",", "").rstrip("%x").isdigit() for cell in cells)
+
+    numeric = [is_number(i) for i in range(len(headers))]
+    head = "".join(f"<th{' class=n' if n else ''}>{escape(h)}</th>" for h, n in zip(headers, numeric, strict=True))
+    lines = []
+    for row in body:
+        cells = []
+        for i, cell in enumerate(row):
+            kind = "n" if numeric[i] else cell if i == mark and cell in ("right", "wrong") else ""
+            cells.append(f"<td{f' class={kind}' if kind else ''}>{escape(cell)}</td>")
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+
+
+def _list(lines: Iterable[str]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
+
+
+def _bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]]]], unit: str, legend: Sequence[str] = ()) -> str:
+    """Horizontal stacked bars: (label, [(value, colour variable), ...])."""
+    most = max((sum(value for value, _ in parts) for _, parts in rows), default=0.0) or 1.0
+    wide, left, step = 720, 170, 24
+    top = 22 if legend else 4
+    drawn = []
+    for i, (label, parts) in enumerate(rows):
+        y, x = top + i * step, float(left)
+        drawn.append(f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">{escape(label)}</text>')
+        for value, colour in parts:
+            width = (wide - left - 110) * value / most
+            drawn.append(
+                f'<rect x="{x:.1f}" y="{y}" width="{max(width, 0.5):.1f}" height="18" style="fill:var(--{colour})"/>'
+            )
+            x += width
+        total = sum(value for value, _ in parts)
+        drawn.append(f'<text x="{x + 6:.1f}" y="{y + 14}">{total:,.4g} {escape(unit)}</text>')
+    for i, text in enumerate(legend):
+        x = left + i * 190
+        drawn.append(f'<rect x="{x}" y="2" width="12" height="12" style="fill:var(--{("bar", "two")[i]})"/>')
+        drawn.append(f'<text x="{x + 18}" y="13">{escape(text)}</text>')
+    height = top + len(rows) * step + 4
+    return (
+        f'<div class="wide"><svg viewBox="0 0 {wide} {height}" width="{wide}" role="img">{"".join(drawn)}</svg></div>'
+    )
+
+
+# -- a run -------------------------------------------------------------------------------------------------------------
+
+
+def _head(summary: Summary) -> str:
+    header = summary.run.header
+    settings = header["settings"]
+    joules = f"{summary.joules[0]:,.0f} to {summary.joules[1]:,.0f} J" if summary.joules else "not measured"
+    confident = summary.matrix["confident", "right"], summary.matrix["confident", "wrong"]
+    cards = [
+        (
+            f"{summary.accuracy.k}/{summary.accuracy.n}",
+            f"right; Wilson 95 %: {summary.accuracy.low:.1%} to {summary.accuracy.high:.1%}",
+        ),
+        (f"{confident[0]} and {confident[1]}", "confident: right and wrong"),
+        (f"{summary.tokens_out:,}", f"tokens out, {summary.tokens_in:,} in"),
+        (f"{summary.seconds:,.0f} s", "in all attempts"),
+        (joules, f"energy ({summary.energy_source})" if summary.joules else summary.energy_source),
+    ]
+    shown = "".join(
+        f'<div class="card"><b>{escape(a)}</b><span class="soft">{escape(b)}</span></div>' for a, b in cards
+    )
+    unfinished = (
+        "" if summary.complete
+        else f'<p class="wrong"><b>Not finished: {summary.done} of {summary.total} attempts.</b></p>'
+    )  # fmt: skip
+    return (
+        f"<h1>{escape(header['suite']['name'])} with {escape(header['engine']['model'])}</h1>"
+        f'<p class="soft">{escape(str(summary.run.path))}: {settings["attempts"]} attempt(s) a problem, temperature '
+        f"{settings['temperature']}, seed {settings['seed']}, started {escape(header['created'])}</p>"
+        f'{unfinished}<div class="cards">{shown}</div>'
+    )
+
+
+def _accuracy(summary: Summary) -> str:
+    rows = [
+        (confidence, *(summary.matrix[confidence, grade] for grade in ("right", "wrong", "none")))
+        for confidence in ("confident", "uncertain")
+    ]
+    lines = [f"after the vote: {summary.accuracy}", f"single attempts: {summary.single}"]
+    lines.append(f"right in at least one attempt: {summary.coverage}")
+    lines += [f"{route} route alone: {proportion}" for route, proportion in summary.by_route.items()]
+    return "<h2>Accuracy</h2>" + _list(lines) + _table(["problems", "right", "wrong", "no answer"], rows)
+
+
+def _negative(summary: Summary) -> str:
+    """What did not work, before what it cost."""
+    sure = [result.id for result in summary.results if result.confidence == "confident" and result.grade == "wrong"]
+    cut = sum(p.n_cut for p in summary.passes)
+    n = sum(p.n for p in summary.passes)
+    lines = [
+        f"confident and wrong: {', '.join(sure) or 'none'}",
+        f"generations cut off at their token limit: {cut} of {n}",
+        f"no majority: {sum(result.vote == 'no-majority' for result in summary.results)} problems",
+    ]
+    rows = [
+        (route, cause, count)
+        for (route, cause), count in sorted(summary.causes.items(), key=lambda item: (item[0][0], -item[1]))
+    ]
+    return "<h2>What did not work</h2>" + _list(lines) + _table(["route", "how it ended", "attempts"], rows)
+
+
+def _costs(summary: Summary) -> str:
+    n = max(len(summary.results), 1)
+    rows = [
+        (p.name, p.n, f"{p.n_out / n:.0f}", f"{p.n_prefilled / n:.0f}", f"{p.n_reused / n:.0f}", f"{p.decode_seconds / n:.1f}",
+         f"{p.prefill_seconds / n:.1f}")
+        for p in summary.passes
+    ]  # fmt: skip
+    bars = [(p.name, [(float(p.n_out), "bar"), (float(p.n_prefilled), "two")]) for p in summary.passes]
+    bill = _bars(bars, "tokens", ("decoded", "prefilled")) if bars else ""
+    headers = ["pass", "generations", "tokens out", "tokens prefilled", "tokens grafted", "decoding, s", "prefill, s"]
+    points = (
+        f"{summary.tokens_out / summary.accuracy.k:,.0f} output tokens a right answer"
+        if summary.accuracy.k
+        else "no right answer"
+    )
+    return f"<h2>Cost</h2><p>{points}. Means a problem; generations are counts.</p>" + _table(headers, rows) + bill
+
+
+def _problems(summary: Summary) -> str:
+    rows = [
+        (r.id, "-" if r.answer is None else r.answer, r.gold, "none" if r.grade == "none" else r.grade, r.confidence,
+         ", ".join(r.causes), r.tokens_out, f"{r.seconds:.0f}")
+        for r in summary.results
+    ]  # fmt: skip
+    headers = ["problem", "answer", "gold", "grade", "confidence", "routes", "tokens out", "s"]
+    return "<h2>Problems</h2>" + _table(headers, rows, mark=3)
+
+
+def _provenance(summary: Summary) -> str:
+    header = summary.run.header
+    rows = [
+        ("chain", summary.run.chain),
+        ("suite", header["suite"]["sha256"]),
+        ("prompts", header["prompts_sha256"]),
+        *((f"engine {key}", str(value)) for key, value in sorted(header["engine"].items())),
+        *((f"setting {key}", str(value)) for key, value in sorted(header["settings"].items())),
+        ("router", header["router"]),
+        ("rule", header["rule"]),
+        ("version", header["version"]),
+    ]
+    for i, session in enumerate(summary.run.sessions, 1):
+        rows += [
+            (f"session {i} {key}", str(session.get(key)))
+            for key in ("started", "python", "system", "cpu", "engine", "sandbox")
+        ]
+    body = "".join(f"<tr><td>{escape(key)}</td><td><code>{escape(value)}</code></td></tr>" for key, value in rows)
+    return f'<h2>Versions and hashes</h2><div class="wide"><table><tbody>{body}</tbody></table></div>'
+
+
+def _comparison(c: Comparison) -> str:
+    lines = [
+        f"right: {c.outcomes}",
+        f"output tokens a problem, second less first: {c.tokens}",
+        f"seconds a problem, second less first: {c.seconds}",
+        f"right only in the first: {', '.join(c.lost) or 'none'}",
+        f"right only in the second: {', '.join(c.gained) or 'none'}",
+    ]
+    return (
+        f"<h1>{escape(c.before)} against {escape(c.after)}</h1><p><b>{escape(c.verdict[0].upper() + c.verdict[1:])}.</b></p>"
+        + _list(lines)
+        + _table(["changed", "first", "second"], c.changes or [("nothing", "", "")])
+    )
+
+
+# -- raw results -------------------------------------------------------------------------------------------------------
+
+
+def _timings(name: str, document: Document) -> str:
+    rows = [
+        (row["n_tokens"], row["mode"], f"{row['median_seconds'] * 1e3:.1f}", f"{row['speedup']:.1f}x", row["exact"])
+        for row in document["rows"]
+    ]
+    sizes = sorted({row["n_tokens"] for row in document["rows"]})
+    at = {(row["n_tokens"], row["mode"]): row["median_seconds"] for row in document["rows"]}
+    modes = [m for m in dict.fromkeys(row["mode"] for row in document["rows"]) if m != "fresh"]
+    best = next((m for m in modes if "warm" in m and "hashed" in m), modes[0] if modes else "fresh")
+    bars = []
+    for n in sizes:
+        bars.append((f"{n} tokens, prefill", [(at[n, "fresh"] * 1e3, "bar")]))
+        if (n, best) in at:
+            bars.append((f"graft ({best})", [(at[n, best] * 1e3, "two")]))
+    return (
+        f"<h2>Prefill against graft ({escape(name)})</h2>"
+        + _bars(bars, "ms")
+        + _table(["tokens", "mode", "median ms", "speed-up", "exact"], rows)
+    )
+
+
+def _verified(name: str, document: Document) -> str:
+    rows = [
+        (row["query_tokens"], row["n_vectors"], row["equal_block_then_query"],
+         "-" if row["equal_one_shot"] is None else row["equal_one_shot"])
+        for row in document["rows"]
+    ]  # fmt: skip
+    s = document["statistics"]
+    verdict = "exact" if document["exact"] else "NOT EXACT"
+    lines = [
+        f"{verdict}: {document['n_tokens']} tokens, {document['trials']} trials; promised: {document['promise']}",
+        f"{s['n']} samples: KL median {s['kl_median']:.3g}, p99 {s['kl_p99']:.3g}, max {s['kl_max']:.3g}; argmax agreement "
+        f"{s['argmax_agreement']:.1%}",
+    ]
+    headers = ["query tokens", "logits vectors", "SHA-256 equal to block, then query", "equal to one-shot"]
+    return f"<h2>Exactness ({escape(name)})</h2>" + _list(lines) + _table(headers, rows)
+
+
+def _routed(name: str, document: Document) -> str:
+    rows = []
+    for part in ("held_in", "held_out"):
+        inside, outside = document[part]["inside_routed_right"], document[part]["outside_abstained"]
+        low, high = inside["wilson_95"]
+        rows.append((part.replace("_", " "), f"{inside['right']} of {inside['of']}", f"{low:.1%} to {high:.1%}",
+                     document[part].get("inside_routed_wrong", "-"), f"{outside['right']} of {outside['of']}"))  # fmt: skip
+    headers = ["questions", "inside, routed right", "Wilson 95 %", "routed wrong", "outside, abstained"]
+    return f"<h2>Router confusions ({escape(name)})</h2>" + _table(headers, rows)
+
+
+def _arm(name: str, document: Document) -> str:
+    rows = [
+        (key.replace("_", " "), value)
+        for key, value in document["totals"].items()
+        if not isinstance(value, (dict, list))
+    ]
+    return f"<h2>{escape(str(document['kind']).capitalize())} ({escape(name)})</h2>" + _table(["", "total"], rows)
+
+
+SECTIONS: dict[str, Callable[[str, Document], str]] = {
+    "galahad.arm/1": _arm,
+    "taliesin.bench/1": _timings,
+    "taliesin.router-calibration/1": _routed,
+    "taliesin.verify/1": _verified,
+}

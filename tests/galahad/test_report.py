@@ -1,0 +1,235 @@
+"""Reports of runs: Markdown, one HTML page, and two runs compared."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from galahad import cli, compare, page, report, runlog
+from galahad.report import Summary
+from galahad.runlog import RunLog
+from taliesin import console
+from taliesin.errors import UsageError
+
+NASTY = "<script>alert(1)</script>&\"'|`"
+
+
+def attempt(gold: int, answer: int | None, confident: bool, tokens: int) -> dict[str, Any]:
+    grade = "none" if answer is None else "right" if answer == gold else "wrong"
+    one = {
+        "name": "program", "finish": "length" if answer is None else "stop", "n_reused": 0, "n_prefilled": 50, "n_out": tokens,
+        "reuse_seconds": 0.0, "prefill_seconds": 0.5, "decode_seconds": 2.0,
+    }  # fmt: skip
+    return {
+        "answer": answer, "confidence": "confident" if confident else "uncertain", "gold": gold, "grade": grade,
+        "routes": [{"route": "program", "answer": answer, "cause": "answer" if answer is not None else "no-program"}],
+        "passes": [one], "tokens_in": 50, "tokens_out": tokens, "seconds": 3.0, "order": ["program", "thought"],
+        "energy": {"joules": None, "low": None, "high": None, "seconds": 3.0, "source": "not measured", "step_seconds": None},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Path]:
+    def made(name: str, answers: list[int | None], seed: int = 0, suite: str = "suite.jsonl", texts: str = "t") -> Path:
+        header = {
+            "created": "2026-01-01T00:00:00Z",
+            "version": "0",
+            "suite": {"name": suite, "sha256": "ab" * 32, "problems": {f"p{i}": texts for i in range(len(answers))}},
+            "engine": {"engine": "embedded", "model": NASTY, "model_sha256": "cd" * 32},
+            "settings": {
+                "attempts": 1, "temperature": 0.0, "seed": seed, "thought_tokens": 9, "check_tokens": 9,
+                "program_tokens": 9, "budget": None,
+            },
+            "graft": True, "prompts_sha256": "ef" * 32, "router": "r", "rule": "u",
+        }  # fmt: skip
+        folder = tmp_path / name
+        with RunLog.create(folder, header) as log:
+            log.session(
+                {"started": "2026-01-01T00:00:00Z", "python": "3.11", "system": "x", "cpu": NASTY, "prefixes": {}}
+            )
+            for i, answer in enumerate(answers):
+                log.attempt(f"p{i}", 0, attempt(7, answer, i % 2 == 0, 100 + i), {"text": "secret words"})
+        return folder
+
+    return made
+
+
+def summary(folder: Path) -> Summary:
+    return report.summarise(runlog.read(folder))
+
+
+class Balance(HTMLParser):
+    """Every tag that opens closes, in order; which tags and attributes there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.links += [str(v) for k, v in attrs if k in ("src", "href")]
+        if tag not in ("meta", "rect", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def read(html: str) -> Balance:
+    found = Balance()
+    found.feed(html)
+    assert found.open == []
+    return found
+
+
+def test_page_has_the_figures_and_no_foreign_thing(make: Callable[..., Path]) -> None:
+    html = page.page([summary(make("run", [7, 8, None, 7]))], None, [])
+    found = read(html)
+    assert found.tags.isdisjoint({"script", "link", "img", "iframe"})
+    assert found.links == []
+    assert "http" not in re.sub(r"http-equiv", "", html)
+    assert "2/4" in html
+    assert "15.0% to 85.0%" in html
+    assert "generations cut off at their token limit: 1 of 4" in html
+    assert "not measured" in html
+    assert "secret words" not in html
+    assert "alert(1)" in html
+    assert "viewport" in html
+    assert "@media print" in html
+
+
+def test_confident_and_wrong_are_named(make: Callable[..., Path]) -> None:
+    assert "confident and wrong: p2" in page.page([summary(make("run", [7, 8, 9]))], None, [])
+
+
+def test_run_without_attempts_has_a_page(make: Callable[..., Path]) -> None:
+    html = page.page([summary(make("run", []))], None, [])
+    read(html)
+    assert "no right answer" in html
+
+
+def test_comparison_says_more_than_noise_only_when_it_is(make: Callable[..., Path]) -> None:
+    none: list[int | None] = [None] * 12
+    worse, better = summary(make("a", none)), summary(make("b", [7] * 10 + [None, None], seed=1))
+    found = compare.compare(worse, better)
+    assert "more problems right than noise explains" in found.verdict
+    assert found.changes == [("settings.seed", "0", "1")]
+    assert (len(found.gained), found.lost) == (10, [])
+    assert "fewer problems right" in compare.compare(better, worse).verdict
+    few = compare.compare(summary(make("c", none[:4])), summary(make("d", [7, 7, 7, None])))
+    assert few.verdict.startswith("undecided: 3 problems differ")
+    even = compare.compare(summary(make("e", [7] * 4 + none[:4])), summary(make("f", none[:4] + [7] * 4)))
+    assert even.verdict.startswith("no difference beyond noise")
+    read(page.page([worse, better], found, []))
+    assert "McNemar exact" in compare.markdown(found)
+
+
+def test_only_problems_of_the_same_text_are_paired(make: Callable[..., Path]) -> None:
+    with pytest.raises(UsageError, match="no problem in common"):
+        compare.compare(summary(make("a", [7])), summary(make("b", [7], texts="other")))
+    found = compare.compare(summary(make("c", [7, 8])), summary(make("d", [7])))
+    assert (found.outcomes.n, found.n_unpaired) == (1, 1)
+
+
+def test_raw_results_have_sections_and_unknown_ones_are_refused(make: Callable[..., Path]) -> None:
+    run = summary(make("run", [7]))
+    bench = {
+        "schema": "taliesin.bench/1",
+        "rows": [
+            {"n_tokens": 748, "mode": mode, "median_seconds": s, "speedup": 0.1 / s, "exact": True}
+            for mode, s in (("fresh", 0.1), ("disk, warm, hashed", 0.02))
+        ],
+    }
+    html = page.page([run], None, [("bench.json", bench)])
+    read(html)
+    assert "Prefill against graft" in html
+    assert "5.0x" in html
+    for wrong in ({"schema": "odd/1"}, {"schema": "taliesin.bench/1"}):
+        with pytest.raises(UsageError, match="raw result"):
+            page.page([run], None, [("x.json", wrong)])
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    monkeypatch.setattr(console, "_quiet", False)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["galahad", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        captured = capsys.readouterr()
+        assert isinstance(exit_.value.code, int)
+        return exit_.value.code, captured.out, captured.err
+
+    return call
+
+
+def test_command_prints_markdown_json_or_writes_a_page(
+    make: Callable[..., Path], run: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    a, b = make("a", [7, None]), make("b", [7, 7])
+    code, out, _ = run("report", a)
+    assert (code, out.startswith("# Run on suite.jsonl")) == (0, True)
+    code, out, _ = run("report", a, b)
+    assert "right only in the second: p1" in out
+    assert out.count("# Run on") == 2
+    code, out, _ = run("report", a, b, "--json")
+    fields = json.loads(out)
+    assert fields["schema"] == "galahad.report/1"
+    assert fields["comparison"]["gained"] == ["p1"]
+    assert fields["accuracy"]["k"] == 1
+    assert fields["others"][0]["accuracy"]["k"] == 2
+    code, out, err = run("report", a, b, "--html", tmp_path / "r.html")
+    assert (code, out) == (0, "")
+    read((tmp_path / "r.html").read_text(encoding="utf-8"))
+    code, _, err = run("report", a, "--html", tmp_path / "none" / "r.html")
+    assert code == 13
+    code, _, err = run("report", a, "--html", tmp_path / "q.html", "--with", a / "run.jsonl")
+    assert code == 2
+    assert not (tmp_path / "q.html").exists()
+    assert "not a raw result" in err
+    code, _, err = run("report", a, make("c", [7], texts="u"))
+    assert code == 0
+    assert "no comparison" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1200])
+def test_page_fits_its_window_in_chromium(make: Callable[..., Path], tmp_path: Path, width: int) -> None:
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    found = summary(make("run", [7, 8, None, 7] * 5))
+    html = page.page([found], None, [])
+    # The page itself has no script; this copy tells its own width.
+    probe = "<script>document.title='width '+document.documentElement.scrollWidth</script></body>"
+    (tmp_path / "page.html").write_text(html.replace("</body>", probe), encoding="utf-8")
+    common = [
+        browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}",
+        f"--window-size={width},1600",
+    ]  # fmt: skip
+    url = (tmp_path / "page.html").as_uri()
+    done = subprocess.run([*common, "--dump-dom", url], capture_output=True, text=True, timeout=300, check=True)
+    title = re.search(r"<title>width (\d+)</title>", done.stdout)
+    assert title is not None
+    # Headless windows are at least about 500 pixels wide; what counts is that nothing is wider than the window.
+    assert int(title[1]) <= max(width, 500)
+    picture = tmp_path / "page.png"
+    subprocess.run([*common, f"--screenshot={picture}", url], capture_output=True, timeout=300, check=True)
+    data = picture.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert len(data) > 20_000, "an empty page"
