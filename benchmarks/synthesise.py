@@ -79,9 +79,7 @@ class _Weights:
         start = int(self.rng.integers(0, _POOL))
         filled = np.resize(np.roll(self.pool, -start), n_blocks * 32)
         blocks[:, 2:] = filled.view(np.uint8).reshape(n_blocks, 32)
-        self.out.add_tensor(
-            name, blocks.reshape(rows, columns // 32 * 34), raw_dtype=gguf.GGMLQuantizationType.Q8_0
-        )
+        self.out.add_tensor(name, blocks.reshape(rows, columns // 32 * 34), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
 
     def ones(self, name: str, n: int) -> None:
         self.out.add_tensor(name, np.ones(n, np.float32))

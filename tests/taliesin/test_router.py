@@ -201,7 +201,9 @@ def test_route_prints_one_name_or_exits_three(folder: Path) -> None:
 @pytest.mark.native
 def test_ask_answers_several_questions_and_cites_the_blocks(folder: Path, model: Path) -> None:
     arguments = ["--library", str(folder), "--model", str(model), "--n-predict", "4", "--memory", "1GB", "--json"]
-    result = invoke("ask", "Who kept the light?", "Who kept the light?", "How much does the tower clock's bell weigh?", *arguments)
+    result = invoke(
+        "ask", "Who kept the light?", "Who kept the light?", "How much does the tower clock's bell weigh?", *arguments
+    )
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert [a["block"]["name"] for a in document["answers"]] == ["light", "light", "clock"]
