@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from galahad.cli import bank, data, prereg, recall, report, solve, verify
+from galahad.cli import bank, data, livebench, prereg, recall, report, solve, verify
 from taliesin import __version__, console
 
 app = typer.Typer(
@@ -39,6 +39,7 @@ def _common(
 
 app.add_typer(solve.commands)
 app.add_typer(report.commands)
+app.add_typer(livebench.commands)
 app.add_typer(verify.commands)
 app.add_typer(recall.commands)
 app.add_typer(bank.commands, name="bank")

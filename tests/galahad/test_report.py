@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -35,6 +36,12 @@ def attempt(gold: int, answer: int | None, confident: bool, tokens: int) -> dict
         "passes": [one], "tokens_in": 50, "tokens_out": tokens, "seconds": 3.0, "order": ["program", "thought"],
         "energy": {"joules": None, "low": None, "high": None, "seconds": 3.0, "source": "not measured", "step_seconds": None},
     }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Durability is not what is tested here, and a busy disk makes a second of each flush."""
+    monkeypatch.setattr(os, "fsync", lambda _fd: None)
 
 
 @pytest.fixture
