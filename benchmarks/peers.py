@@ -540,7 +540,7 @@ def measured(case: Case, run: Peer | str) -> dict[str, Any]:
 
     def equal(field: str) -> int:
         wanted = getattr(found.live, field)
-        return min(sum(map(operator.eq, getattr(r, field), wanted)) for r in found.restored)
+        return int(min(sum(map(operator.eq, getattr(r, field), wanted)) for r in found.restored))
 
     return {
         "reused": min(r.reused for r in found.restored),
