@@ -237,7 +237,7 @@ def table(paths: Sequence[Path]) -> str:
                 f"{row['live']['logprobs']}/{row['of']} | {row['one_shot']['logprobs']}/{row['of']} | "
                 f"{row['fresh_seconds']:.2f} / {row['seconds']:.2f} |"
             )
-        lines += ["", "Two clients at once, four slots:", ""]
+        lines += ["", "Two clients at once, four slots:", ""] if found["two_clients"] else []
         for run in found["two_clients"]:
             total = sum(run[k] for k in ("equal", "other_logprobs", "other_tokens", "not_reused"))
             lines.append(
@@ -254,7 +254,7 @@ def main() -> None:
     parser.add_argument("lengths", nargs="+", help="comma-separated; files for table")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--ubatch", type=int, default=512)
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the two clients; 0 leaves them out")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.model == "table":
@@ -266,19 +266,36 @@ def main() -> None:
     lengths = [int(part) for part in given.lengths[0].split(",")]
     base = Options(n_ctx=4096, n_ubatch=given.ubatch, n_threads=given.threads)
     binary = server.find_binary()
+    given.out.parent.mkdir(parents=True, exist_ok=True)
     with llama.Model(path, vocab_only=True) as vocab:
-        result = {
+        result: dict[str, Any] = {
             "schema": "taliesin.bench.server/1",
             "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "machine": f"{platform.system()} {platform.machine()}, {fingerprint.cpu_name()}",
             "model": path.stem, "model_sha256": filehash.file_sha256(path), "window": vocab.window,
             "server_sha256": filehash.file_sha256(binary), "commit": server.COMMIT, "n_threads": given.threads,
-            "n_ubatch": given.ubatch, "n_query": N_QUERY, "steps": STEPS, "n_probs": N_PROBS,
-            "rows": [row for c in configurations(base, bool(vocab.window)) for row in measure(c, path, vocab, lengths)],
-            "two_clients": [two_clients(base, path, vocab, turns, given.seconds) for turns in (True, False)],
+            "n_ubatch": given.ubatch, "n_query": N_QUERY, "steps": STEPS, "n_probs": N_PROBS, "rows": [], "two_clients": [],
         }  # fmt: skip
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        if given.out.exists():  # an interrupted run goes on
+            before = json.loads(given.out.read_text(encoding="utf-8"))
+            for name in ("model_sha256", "server_sha256", "n_threads", "n_ubatch"):
+                if before[name] != result[name]:
+                    parser.error(f"{given.out} holds results of another {name}")
+            result = before
+
+        def keep() -> None:
+            given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+        for config in configurations(base, bool(vocab.window)):
+            done = {row["n"] for row in result["rows"] if row["configuration"] == config.name}
+            left = [n for n in lengths if n not in done]
+            if left:
+                result["rows"] += measure(config, path, vocab, left)
+                keep()
+        for turns in (True, False):
+            if given.seconds and not any(run["turns"] == turns for run in result["two_clients"]):
+                result["two_clients"].append(two_clients(base, path, vocab, turns, given.seconds))
+                keep()
 
 
 if __name__ == "__main__":
