@@ -54,7 +54,7 @@ def configurations(base: Options, windowed: bool) -> list[Configuration]:
         Configuration("1 slot", base, ours),
         Configuration("4 slots", replace(base, n_slots=4), ours[:2], other_slot=True),
         Configuration(
-            "4 slots, unpinned request", replace(base, n_slots=4), ours[-2:-1], other_slot=True, pinned=False
+            "4 slots, unpinned request", replace(base, n_slots=4), ours[-2:][:1], other_slot=True, pinned=False
         ),
         Configuration("2 slots, unified", replace(base, n_slots=2, kv_unified=True), ours[:2], other_slot=True),
         Configuration("stock defaults, 1 slot", stock, ours[:2]),
