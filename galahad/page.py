@@ -17,15 +17,15 @@ _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--paper:#fff;--good:#1a7f37;--bad:#b42318;--bar:#3b6ea8;--two:#c9772b}
 @media (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9da7b1;--line:#30363d;--paper:#0d1117;--good:#3fb950;--bad:#ff7b72;--bar:#6ca4e0;--two:#e0a060}}
 *{box-sizing:border-box}
-body{margin:0 auto;max-width:60rem;padding:1rem 1.2rem 4rem;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
-h1{font-size:1.5rem;margin:.6rem 0}h2{font-size:1.15rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--line)}
+body{margin:0 auto;max-width:60rem;padding:1rem 1.2rem 4rem;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif;overflow-wrap:break-word}
+h1{font-size:1.5rem;margin:.6rem 0}h1,p,li{overflow-wrap:anywhere}h2{font-size:1.15rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--line)}
 p,ul{margin:.4rem 0}.soft{color:var(--soft)}.wide{overflow-x:auto;margin:.6rem 0}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.92rem}
 th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}th{color:var(--soft);font-weight:600}
 td.n,th.n{text-align:right}.right{color:var(--good)}.wrong{color:var(--bad)}
 .cards{display:flex;flex-wrap:wrap;gap:.6rem;margin:.8rem 0}.card{border:1px solid var(--line);border-radius:.4rem;padding:.5rem .9rem;flex:1 1 9rem}
 .card b{display:block;font-size:1.35rem}code{font-size:.85em;overflow-wrap:anywhere}
-svg{max-width:100%;height:auto}svg text{fill:var(--ink);font:12px system-ui,sans-serif}
+svg{width:100%;min-width:30rem;height:auto}svg text{fill:var(--ink);font:12px system-ui,sans-serif}
 @media print{:root{--ink:#000;--soft:#444;--line:#bbb;--paper:#fff;--good:#060;--bad:#900;--bar:#456;--two:#a63}body{font-size:10.5pt;max-width:none;padding:0}
 h2{break-after:avoid}tr,.card,svg{break-inside:avoid}.wide{overflow:visible}}
 """  # noqa: E501
@@ -140,7 +140,7 @@ def _head(summary: Summary) -> str:
         (f"{confident[0]} and {confident[1]}", "confident: right and wrong"),
         (f"{summary.tokens_out:,}", f"tokens out, {summary.tokens_in:,} in"),
         (f"{summary.seconds:,.0f} s", "in all attempts"),
-        (joules, f"energy ({summary.energy_source})" if summary.joules else summary.energy_source),
+        (joules, f"energy ({summary.energy_source})" if summary.joules else "energy"),
     ]
     shown = "".join(
         f'<div class="card"><b>{escape(a)}</b><span class="soft">{escape(b)}</span></div>' for a, b in cards
