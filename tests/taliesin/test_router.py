@@ -228,3 +228,11 @@ def test_ask_abstains_or_answers_without_a_block_and_says_so(folder: Path, model
 def test_nothing_to_ask_is_a_usage_error(folder: Path) -> None:
     assert isinstance(invoke("ask", "  ", "--library", str(folder)).exception, UsageError)
     assert isinstance(invoke("route", " ", "--library", str(folder)).exception, UsageError)
+
+
+def test_bm25s_does_not_bring_in_jax(own: list[Document]) -> None:
+    import sys
+
+    before = sys.modules.get("jax")
+    Router(own)
+    assert sys.modules.get("jax") is before
