@@ -3,8 +3,9 @@
     python benchmarks/verify_gpu.py 12b.gguf --kv q8_0 --lengths 748 5977 11994 --output benchmarks/results/gpu/verify_12b_q8.json
 
 As `exactness_matrix.py`, but on the device, with more trials, and for models without a tokenizer: blocks are seeded token ids, stored
-whole. Each run's vectors also go to OUTPUT.runs.jsonl as they are computed (the first 16 digits of each SHA-256), so that an interrupted
-row can still be compared by hand. Exit code 3 if a vector differs. Times in the report are not measurements: several may share the GPU.
+whole. Grafts are tried --trials times, and the fresh reference is computed --fresh-trials times. Each run's vectors also go to
+OUTPUT.runs.jsonl as they are computed (the first 16 digits of each SHA-256), so that an interrupted row can still be compared by hand.
+Exit code 3 if a vector differs. Times in the report are no measurements: several of these may share the GPU.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ def main() -> None:
     parser.add_argument("--kv", default="f16", help="type of K and V in the cache")
     parser.add_argument("--lengths", nargs="+", type=int, required=True, metavar="N")
     parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--fresh-trials", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--gpu-layers", type=int, default=-1)
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
-    settings = llama.Settings(n_threads=8, type_k=options.kv, type_v=options.kv)
+    settings = llama.Settings(n_threads=options.threads, type_k=options.kv, type_v=options.kv)
     document = {"schema": SCHEMA, "machine": bench.machine(), "query_tokens": QUERY_LENGTHS, "steps": STEPS, "rows": []}
     rows: list[dict[str, object]] = document["rows"]  # type: ignore[assignment]
     exact = True
@@ -66,12 +69,18 @@ def main() -> None:
                     options.model,
                     gpu_layers=options.gpu_layers,
                     trials=options.trials,
+                    fresh_trials=options.fresh_trials,
                     one_shot=False,
                     on_run=keep,
                 )
             exact = exact and report.exact
             rows.append(
-                {"n_tokens": n_tokens, "seed": SEED, "seconds": time.perf_counter() - began, **report.as_dict()}
+                {
+                    "fresh_trials": options.fresh_trials,
+                    "seed": SEED,
+                    "seconds": time.perf_counter() - began,
+                    **report.as_dict(),
+                }
             )
             options.output.write_text(json.dumps(document, indent=1) + "\n")
             console.note(f"{options.model.stem} {options.kv} {n_tokens}: {'exact' if report.exact else 'NOT EXACT'}")

@@ -128,17 +128,20 @@ def verify(
     lengths: tuple[int, ...] = QUERY_LENGTHS,
     sabotage: Sabotage | None = None,
     one_shot: bool = True,
+    fresh_trials: int | None = None,
     on_run: Callable[[str, Run], None] = lambda _role, _run: None,
 ) -> Report:
     """Compare grafts of `block` with fresh recomputes of its tokens on `model`.
 
-    `one_shot` False leaves the one-shot reference out where the block does not promise to equal it.
+    `one_shot` False leaves the one-shot reference out where the block does not promise to equal it. `fresh_trials` computes the
+    reference fewer times than `trials` (prefills are what a long block costs); grafts then take turns among them.
 
     Raises:
         UsageError: a count out of range, or a sabotage that does not exist for this block.
         TaliesinError: a worker failed; its error is passed on.
     """
-    if trials < 1 or samples < 1 or n_steps < 0 or not lengths or min(lengths) < 1:
+    n_fresh = trials if fresh_trials is None else min(fresh_trials, trials)
+    if min(trials, n_fresh) < 1 or samples < 1 or n_steps < 0 or not lengths or min(lengths) < 1:
         raise UsageError("trials, samples and query lengths must be at least 1, steps at least 0")
     recipe = dict(block.header.recipe)
     if sabotage is Sabotage.PLAIN_SWA and not recipe.get("window"):
@@ -148,7 +151,10 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="taliesin-verify-") as folder:
         job = Job("fresh", str(model), gpu_layers, str(block.path), ids, decoy, n_steps, trials, folder)
         # the mapping from (trial, query) to runs of each role
-        fresh = {(r.trial, r.query): r for r in _worker(job, on_run)}
+        computed = {(r.trial, r.query): r for r in _worker(_as(job, trials=n_fresh), on_run)}
+        fresh = {
+            (trial, query): computed[trial % n_fresh, query] for trial in range(trials) for query in range(len(ids))
+        }
         whole: dict[int, Run] | None = None
         if one_shot or block.header.equals == "one-shot":
             whole = {r.query: r for r in _worker(_as(job, role="one-shot", trials=1), on_run)}
