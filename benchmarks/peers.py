@@ -276,7 +276,7 @@ def process(command: Sequence[str], url: str, log: Path, path: str | None = None
     with log.open("wb") as out:
         running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 600
         while True:
             with contextlib.suppress(httpx.HTTPError):
                 if httpx.get(f"{url}/health", timeout=5, trust_env=False).status_code == 200:
