@@ -264,6 +264,27 @@ def _peers(document: Document) -> Iterator[Finding]:
         )
 
 
+_ARMS = {"recall": "C10", "merged": "C12", "transfer": "C13", "direct": "C16", "card": "C17"}
+
+
+def _arm(document: Document) -> Iterator[Finding]:
+    kind, rows = document["kind"], document["rows"]
+    right = sum(row["grade"] == "right" for row in rows)
+    tokens = sum(row["n_out"] for row in rows)
+    yield (
+        _ARMS.get(kind, "C11"),
+        f"{document['engine']['model']}, {kind}: {_share(right, len(rows))} right, {tokens} output tokens, "
+        f"{sum(row['seconds'] for row in rows):.0f} s",
+    )
+
+
+def _isomorph(document: Document) -> Iterator[Finding]:
+    problems = document["problems"]
+    none = ", ".join(one["origin"] for one in problems if not one["found"])
+    found = sum(bool(one["found"]) for one in problems)
+    yield "C13", f"{found} of {len(problems)} problems have a variant on which three programs agree; none: {none}"
+
+
 READERS: dict[str, Callable[[Document], Iterator[Finding]]] = {
     "taliesin.bench/1": _timings,
     "taliesin.bench.exactness-matrix/1": _exactness,
@@ -277,7 +298,9 @@ READERS: dict[str, Callable[[Document], Iterator[Finding]]] = {
     "taliesin.router-calibration/1": _router,
     "taliesin.shift/1": _shift,
     "taliesin.verify/1": _verify,
+    "galahad.arm/1": _arm,
     "galahad.benchmark.sandbox_overhead/1": _sandbox,
+    "galahad.isomorph/1": _isomorph,
     "galahad.livebench/1": _livebench,
     "galahad.report/1": _run,
     "galahad.solve/1": _run,
