@@ -94,8 +94,13 @@ def check(state: SequenceState, n_tokens: int, window: int, ring: int) -> None:
 
     Raises:
         FormatError: cells are missing, out of order, or at other positions.
-        UnsupportedModel: window layers with transposed V (flash attention off), which has not been verified.
+        UnsupportedModel: window layers with transposed V (flash attention off) or with a full-size cache (`swa_full`).
     """
+    if len(state.parts) > 1 and not ring:
+        raise UnsupportedModel(
+            "a full-size window cache (swa_full) is not put back exactly: its saved state is pruned and packed",
+            hint="swa_full=False, which is the default here",
+        )
     everything = np.arange(n_tokens, dtype=np.int32)
     if not np.array_equal(state.parts[0].positions, everything):
         raise _misplaced("the ordinary cache", f"positions 0..{n_tokens - 1} in order", state.parts[0])

@@ -16,7 +16,7 @@ import pytest
 from taliesin import certificate, graft, llama
 from taliesin.blockfile import BlockFile
 from taliesin.engine import Engine
-from taliesin.errors import CertificateMismatch, RecipeMismatch, StoreDamaged
+from taliesin.errors import CertificateMismatch, RecipeMismatch, StoreDamaged, UnsupportedModel
 from taliesin.library import Library
 from taliesin.llama import Settings
 
@@ -129,6 +129,14 @@ def test_without_flash_attention_plain_layers_are_exact_and_window_layers_are_re
         with library.open("block") as block:
             query = tokens_for(engine.model, 7, seed=7)
             assert grafted(engine, block, query) == fresh(engine, settings, tokens, query)
+
+
+def test_a_full_size_window_cache_is_refused(tiny_model: Callable[..., Path], library: Library) -> None:
+    with (
+        Engine(str(tiny_model()), settings=Settings(swa_full=True)) as engine,
+        pytest.raises(UnsupportedModel, match="swa_full"),
+    ):
+        engine.save_tokens(library, tokens_for(engine.model, 300), "block")
 
 
 @pytest.mark.parametrize("n", [300, 777])
