@@ -13,6 +13,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -73,10 +74,11 @@ def last_log(n: int = 3) -> str:
     return " / ".join(line for line in list(_log_lines)[-n:] if line.strip())
 
 
+@cache
 def build_info() -> dict[str, object]:
     """Version and compiled-in features of the engine: `llama_cpp_python`, `instruction_set` (sorted, `AVX2=1 ...`), `libraries`.
 
-    `libraries` maps each shared library's name to its path, for hashing. Needs no model.
+    `libraries` maps each shared library's name to its path, for hashing. Needs no model. Looked up once: every graft compares recipes.
     """
     lib = _llama()
     text = lib.llama_print_system_info().decode()

@@ -42,6 +42,27 @@ def test_a_right_graft_is_exact(saved: tuple[Library, Path]) -> None:
     assert report.statistics.n == 40  # fewer than the 50 that were asked for: all there are
 
 
+def test_grafts_are_held_against_fewer_references_where_asked(saved: tuple[Library, Path]) -> None:
+    library, model = saved
+    roles: list[tuple[str, int]] = []
+    with library.open("whole") as block:
+        report = verify(
+            block,
+            model,
+            trials=3,
+            fresh_trials=2,
+            n_steps=1,
+            lengths=(7,),
+            one_shot=False,
+            on_run=lambda role, run: roles.append((role, run.trial)),
+        )
+        with pytest.raises(UsageError):
+            verify(block, model, trials=3, fresh_trials=0)
+    assert report.exact
+    assert report.rows[0].n_vectors == 6
+    assert roles == [("fresh", 0), ("fresh", 1), ("graft", 0), ("graft", 1), ("graft", 2)]
+
+
 def test_an_aligned_block_keeps_both_promises(saved: tuple[Library, Path]) -> None:
     library, model = saved
     with library.open("aligned") as block:
