@@ -278,6 +278,15 @@ def _arm(document: Document) -> Iterator[Finding]:
     )
 
 
+def _bank_route(document: Document) -> Iterator[Finding]:
+    inside, outside = document["inside"], document["outside"]
+    yield (
+        "C15",
+        f"a bank's router: {_share(inside['k'], inside['n'])} of variants to their origin, "
+        f"{_share(outside['k'], outside['n'])} abstained outside",
+    )
+
+
 def _isomorph(document: Document) -> Iterator[Finding]:
     problems = document["problems"]
     none = ", ".join(one["origin"] for one in problems if not one["found"])
@@ -299,6 +308,7 @@ READERS: dict[str, Callable[[Document], Iterator[Finding]]] = {
     "taliesin.shift/1": _shift,
     "taliesin.verify/1": _verify,
     "galahad.arm/1": _arm,
+    "galahad.bank-route/1": _bank_route,
     "galahad.benchmark.sandbox_overhead/1": _sandbox,
     "galahad.isomorph/1": _isomorph,
     "galahad.livebench/1": _livebench,
