@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from taliesin import placement, seqstate, slotfile
@@ -99,6 +99,16 @@ def test_a_laid_out_file_puts_every_cell_where_a_fresh_run_has_it(
     assert again.laid_out == (n > window)
 
 
+def other_kinds(data: bytes) -> set[int]:
+    """Lengths at which a cut file is a whole file of another kind of model: without window layers, or with K alone (MLA).
+
+    The bytes cannot tell; the engine compares the parts with the model's before it uses them.
+    """
+    parts = parsed(data).parts
+    after_keys = {p.keys[-1].offset + p.n_cells * p.keys[-1].row_bytes for p in parts}
+    return after_keys | {p.end for p in parts[:-1]}
+
+
 @settings(deadline=None, max_examples=300)
 @given(st.data())
 def test_damage_is_refused_or_changes_only_values(data: st.DataObject) -> None:
@@ -117,15 +127,17 @@ def test_damage_is_refused_or_changes_only_values(data: st.DataObject) -> None:
         found = parsed(bytes(bad))
     except (FormatError, UnsupportedVersion, UnsupportedModel):
         return
-    assert len(bad) == len(good)
+    assert len(bad) == len(good) or len(bad) in other_kinds(good)
     assert found.parts[0].n_cells == len(found.tokens)
 
 
 @settings(deadline=None)
 @given(st.integers(12, len(slot_bytes(40, 8, 16)) - 1))
 def test_every_truncation_is_refused(length: int) -> None:
+    good = slot_bytes(40, 8, 16)
+    assume(length not in other_kinds(good))
     with pytest.raises(FormatError):
-        parsed(slot_bytes(40, 8, 16)[:length])
+        parsed(good[:length])
 
 
 def test_another_version_is_named() -> None:
