@@ -60,12 +60,10 @@ def asked(grafted: object, query: list[int]) -> list[str]:
     return digests
 
 
-@pytest.mark.parametrize("n_tokens", [40, 256, 300, 700])
-def test_every_tier_equals_a_fresh_run(engine: Engine, library: Library, n_tokens: int) -> None:
-    tokens = ids(n_tokens, 1)
+def compare_tiers(engine: Engine, library: Library, tokens: list[int], queries: list[list[int]]) -> None:
+    """Every tier, twice for each query, against a fresh run; the shared context holds another block in between."""
     block = engine.save_tokens(library, tokens, "block", align="whole").info.id
-    engine.save_tokens(library, ids(90, 2), "other", align="whole")
-    queries = [ids(n, 10 + n) for n in (1, 7, 150)]
+    engine.save_tokens(library, tokens[:90][::-1], "other", align="whole")
     expected = [fresh(engine, tokens, query) for query in queries]
     budgets = {"disk": (0, 0), "memory": (0, MUCH), "resident": (MUCH, 0)}
     for tier, (resident, memory) in budgets.items():
@@ -74,12 +72,29 @@ def test_every_tier_equals_a_fresh_run(engine: Engine, library: Library, n_token
             for _ in range(2):
                 for query, digests in zip(queries, expected, strict=True):
                     if tier != "resident":
-                        tiers.graft("other").grafted.prefill([7])  # the shared context holds something else meanwhile
+                        tiers.graft("other").grafted.prefill([7])
                     hit = tiers.graft("block")
                     assert asked(hit.grafted, query) == digests, (tier, len(query))
             assert tiers.near(block) == tier
             if tier != "resident":
                 assert set(tiers.hits) <= {tier, "disk"}
+
+
+@pytest.mark.parametrize("n_tokens", [40, 256, 300, 700])
+def test_every_tier_equals_a_fresh_run(engine: Engine, library: Library, n_tokens: int) -> None:
+    compare_tiers(engine, library, ids(n_tokens, 1), [ids(n, 10 + n) for n in (1, 7, 150)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+@pytest.mark.parametrize("n_tokens", [300, 1024, 1700])
+def test_every_tier_equals_a_fresh_run_with_real_weights(
+    request: pytest.FixtureRequest, library: Library, name: str, n_tokens: int
+) -> None:
+    """Gemma's ring is shorter than 1,700 tokens, as long as 1,024 and longer than 300."""
+    with Engine(str(request.getfixturevalue(name)), Settings(n_threads=2)) as engine:
+        tokens = np.random.default_rng(n_tokens).integers(1000, 30_000, n_tokens).tolist()
+        compare_tiers(engine, library, tokens, [tokens[5 : 5 + n] for n in (1, 7, 150)])
 
 
 def test_a_question_that_cannot_be_taken_away_in_place_costs_a_lower_tier_and_no_bit(
