@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 
 from galahad import engines
 from galahad.engines import Server
-from taliesin.errors import ServerError, UsageError
+from taliesin import server as llama_server
+from taliesin.errors import EngineUnavailable, ServerError, UsageError
 
 Handler = Callable[[httpx.Request], httpx.Response]
 CHAT = {"choices": [{"message": {"content": "\\boxed{7}"}, "finish_reason": "stop"}]}
@@ -165,3 +167,27 @@ def test_a_graft_gives_the_tokens_of_a_prefill(smollm2: Path, tmp_path: Path) ->
             assert {f.n_reused for f in found} == {0}
             assert found[0].n_prefilled > 40
     assert texts[True] == texts[False]
+
+
+@pytest.mark.native
+@pytest.mark.slow
+def test_a_real_llama_server_counts_tokens_samples_by_seed_and_says_what_was_cut(smollm2: Path, tmp_path: Path) -> None:
+    try:
+        launched = llama_server.launch(smollm2, llama_server.Options(n_ctx=2048, n_threads=2), tmp_path)
+    except EngineUnavailable as error:
+        pytest.skip(f"no llama-server: {error.hint}")
+    try:
+        with (
+            contextlib.closing(Server(launched.url, api_key=launched.key)) as server,
+            contextlib.closing(Server(launched.url, "m", api_key="another")) as stranger,
+        ):
+            seeds = (2**32 - 2, 2**32 - 2, 5)
+            first, again, other = (ask(server, max_tokens=24, temperature=1.0, seed=seed) for seed in seeds)
+            with pytest.raises(ServerError):
+                ask(stranger)
+        assert first.text == again.text != other.text
+        assert first.finish == "length"
+        assert first.n_out == 24
+        assert first.n_reused + first.n_prefilled == again.n_reused + again.n_prefilled > 8
+    finally:
+        launched.stop()
