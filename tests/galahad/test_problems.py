@@ -58,15 +58,18 @@ def as_csv(records: list[dict[str, Any]], delimiter: str = ",") -> str:
 
 
 def as_parquet(records: list[dict[str, Any]]) -> bytes:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+    import pyarrow.parquet
+
     sink = io.BytesIO()
-    parquet.write_table(pyarrow.Table.from_pylist(records), sink)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), sink)
     return sink.getvalue()
 
 
 def as_arrow(records: list[dict[str, Any]], stream: bool) -> bytes:
-    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow
+    import pyarrow.ipc
+
     table = pyarrow.Table.from_pylist(records)
     sink = io.BytesIO()
     new = pyarrow.ipc.new_stream if stream else pyarrow.ipc.new_file
