@@ -10,7 +10,7 @@ import typer
 
 from galahad.cli.verify import read_program
 from taliesin import console
-from taliesin.cli.options import GpuLayers, Json, Model, Threads, Yes, confirm
+from taliesin.cli.options import GpuLayers, Json, Model, Threads, Yes, confirm, default_settings
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ def open_reader(model: str | None, threads: int | None, gpu_layers: int) -> Graf
     """The embedded engine for a bank's blocks."""
     from galahad.reader import GraftReader
     from taliesin import models
-    from taliesin.cli.blocks import default_settings
 
     return GraftReader(model or models.DEFAULT, default_settings(threads, None), gpu_layers)
 
@@ -252,9 +251,12 @@ def list_(bank: BankPath, as_json: Json = False) -> None:
     from galahad.bank import Bank
 
     with Bank(bank) as store:
-        entries = store.entries()
+        entries, set_aside = store.entries(), store.set_aside_ids()
     if as_json:
-        console.emit_json("galahad.bank-list/1", {"bank": str(bank), "entries": [_brief(entry) for entry in entries]})
+        console.emit_json(
+            "galahad.bank-list/1",
+            {"bank": str(bank), "entries": [_brief(entry) for entry in entries], "set_aside": list(set_aside)},
+        )
         return
     rows = [
         (
@@ -268,6 +270,8 @@ def list_(bank: BankPath, as_json: Json = False) -> None:
         for entry in entries
     ]
     console.out(console.table(["problem", "answer", "program", "source", "sandbox", "blocks (tokens)"], rows))
+    if set_aside:
+        console.note(f"set aside by galahad rebuild: {', '.join(set_aside)} (quarantine/ says why)")
 
 
 def _brief(entry: Entry) -> dict[str, Any]:
@@ -466,7 +470,7 @@ def rm(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Remove solutions with their blocks.
+    """Remove solutions with their blocks, also solutions that were set aside.
 
     Example: galahad bank rm aime-2025-11 --bank banks/aime --yes
 
@@ -475,11 +479,11 @@ def rm(
     from galahad.bank import Bank
 
     with Bank(bank) as store:
-        unknown = [id_ for id_ in ids if id_ not in store.ids()]
+        unknown = set(ids).difference(store.ids(), store.set_aside_ids())
         if unknown:
             from galahad.errors import BankError
 
-            raise BankError(f"no such entry: {', '.join(unknown)}", where=bank, hint="galahad bank list")
+            raise BankError(f"no such entry: {', '.join(sorted(unknown))}", where=bank, hint="galahad bank list")
         if not confirm(f"Remove {', '.join(ids)} with all blocks?", yes):
             raise UsageError("not confirmed: nothing was removed")
         removed = {id_: store.remove(id_) for id_ in dict.fromkeys(ids)}

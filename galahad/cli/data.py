@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taliesin import console
+from taliesin.cli.options import Json
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ commands = typer.Typer(
 _File = Annotated[
     Path, typer.Argument(metavar="FILE", help="JSON, JSON Lines, CSV, Parquet or Arrow, told by content; `-` is stdin.")
 ]
-_Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
 @commands.command()
@@ -33,7 +33,7 @@ def check(
         bool, typer.Option("--repair", help="Mend what is certain, into the file that --out names.")
     ] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where --repair writes; never FILE itself.")] = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Name every fault of a problem file, by row.
 
@@ -126,7 +126,7 @@ def _print_repair(found: Examination, mended: Repair, out: Path) -> None:
 def import_(
     file: _File,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write; by default stdout.")] = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Write a problem file as our own JSON Lines: id, problem, answer, sha256.
 
@@ -168,7 +168,7 @@ def show(
     ] = None,
     gold: Annotated[bool, typer.Option("--gold", help="Show the answers too.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many problems.")] = 1000,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """List the problems of a file: id, hash, beginning of the text; with --id, the whole text.
 

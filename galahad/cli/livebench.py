@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from taliesin import console
-from taliesin.cli.options import GpuLayers, Json, Model, Threads
+from taliesin.cli.options import GpuLayers, Json, Model, Threads, default_settings
 from taliesin.errors import EXIT_PARTIAL, StoreFull
 
 commands = typer.Typer()
@@ -93,7 +93,6 @@ def _asked(
 ) -> dict[str, Any]:
     from galahad import livebench as bench
     from taliesin import models
-    from taliesin.cli.blocks import default_settings
     from taliesin.engine import Engine
     from taliesin.library import Library
 

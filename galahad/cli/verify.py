@@ -11,14 +11,13 @@ from typing import Annotated
 import typer
 
 from taliesin import console
+from taliesin.cli.options import Json
 from taliesin.errors import EXIT_NO, EXIT_OK, EXIT_PARTIAL, UsageError
 
 commands = typer.Typer()
 
 _MAX_SOURCE_BYTES = 1 << 20
 _EXIT_CODES = {"verified": EXIT_OK, "refuted": EXIT_NO, "not-established": EXIT_PARTIAL}
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
 def read_program(program: str) -> str:

@@ -12,7 +12,6 @@ import typer
 
 from taliesin import console
 from taliesin.cli import server as servers
-from taliesin.cli.blocks import Policy, default_settings, model_for
 from taliesin.cli.options import (
     EngineChoice,
     EngineName,
@@ -21,12 +20,12 @@ from taliesin.cli.options import (
     LibraryPath,
     MemoryBudget,
     Model,
+    Policy,
     Reach,
     ResidentBudget,
-    ServerBin,
-    ServerKey,
-    ServerUrl,
-    SlotFolder,
+    default_settings,
+    grouped,
+    model_for,
     parse_bytes,
 )
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
@@ -147,6 +146,7 @@ def _engine(recipe: Mapping[str, Any], model: str | None, gpu_layers: int) -> En
 
 
 @commands.command()
+@grouped
 def ask(
     queries: Annotated[list[str], typer.Argument(help="Questions; - reads one a line from stdin.", show_default=False)],
     top_none: Annotated[
@@ -162,10 +162,7 @@ def ask(
     model: Model = None,
     gpu_layers: GpuLayers = 0,
     engine_name: EngineChoice = EngineName.EMBEDDED,
-    server_bin: ServerBin = None,
-    server_url: ServerUrl = None,
-    slot_save_path: SlotFolder = None,
-    server_key: ServerKey = None,
+    reach: Reach = Reach(),
     library: LibraryPath = None,
     as_json: Json = False,
 ) -> None:
@@ -196,7 +193,6 @@ def ask(
         if engine_name is EngineName.SERVER:
             if top_none or choose is Choice.MODEL:
                 raise UsageError("--top-none and --choose model need the embedded engine")
-            reach = Reach(server_bin, server_url, slot_save_path, server_key)
             answers = _of_server(store, routes, model, n_predict, grammar, policy, reach)
             for answer in answers if not as_json else ():
                 _print(answer)

@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taliesin import console
-from taliesin.cli.blocks import default_settings
 from taliesin.cli.options import (
     GpuLayers,
     Json,
+    KvType,
     LibraryPath,
     MemoryBudget,
     Model,
+    Raw,
     ResidentBudget,
+    TextFile,
     Threads,
+    TypeK,
+    TypeV,
     Ubatch,
+    default_settings,
     parse_bytes,
     read_text,
 )
@@ -60,8 +65,8 @@ def bench(
     check_steps: Annotated[
         int, typer.Option("--check-steps", help="Greedy steps hashed after each timed run.", min=0)
     ] = 7,
-    type_k: Annotated[str, typer.Option("--type-k", help="Type of cached K.")] = "f16",
-    type_v: Annotated[str, typer.Option("--type-v", help="Type of cached V.")] = "f16",
+    type_k: TypeK = KvType.F16,
+    type_v: TypeV = KvType.F16,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Write OUT.json (every sample), OUT.md and OUT.png.", show_default=False),
@@ -89,7 +94,7 @@ def bench(
     from taliesin.engine import Engine
 
     wanted = sorted({*numbers(lengths, "--lengths"), *(numbers(small, "--small") if small else [])})
-    settings = replace(default_settings(threads, ubatch), type_k=type_k, type_v=type_v)
+    settings = replace(default_settings(threads, ubatch), type_k=type_k.value, type_v=type_v.value)
     with Engine(model or models.DEFAULT, settings.checked(), gpu_layers) as engine:
         runner = measure.Bench(engine, repeats=repeats, query_tokens=query_tokens, check_steps=check_steps)
         total = sum(wanted) * repeats  # a fresh prefill takes nearly all of the time
@@ -130,9 +135,9 @@ def write_results(out: Path, schema: str, fields: dict[str, Any], page: str) -> 
 
 @commands.command()
 def advise(
-    text: Annotated[str, typer.Argument(help="A text file, or - for stdin.", show_default=False)],
+    text: TextFile,
     model: Model = None,
-    raw: Annotated[bool, typer.Option("--raw", help="No chat template around the text.")] = False,
+    raw: Raw = False,
     threads: Threads = None,
     ubatch: Ubatch = None,
     gpu_layers: GpuLayers = 0,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,88 +13,39 @@ import typer
 from taliesin import console
 from taliesin.cli import server as servers
 from taliesin.cli.options import (
+    BlockName,
     EngineChoice,
     EngineName,
     GpuLayers,
     Json,
+    KvType,
     LibraryPath,
     Model,
+    Policy,
+    Raw,
     Reach,
-    ServerBin,
-    ServerKey,
-    ServerUrl,
-    SlotFolder,
+    TextFile,
     Threads,
+    TypeK,
+    TypeV,
     Ubatch,
+    default_settings,
+    grouped,
+    model_for,
     read_text,
 )
-from taliesin.errors import ModelError, UsageError
+from taliesin.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from taliesin.engine import Align, Grafted
-    from taliesin.llama import Settings
 
 commands = typer.Typer()
 
-_MOST_THREADS = 8  # beyond, decoding on a CPU rarely gains, and blocks stay usable on smaller machines
-
-
-class KvType(StrEnum):
-    """Cache types of llama.cpp."""
-
-    F16 = "f16"
-    F32 = "f32"
-    BF16 = "bf16"
-    Q8_0 = "q8_0"
-    Q4_0 = "q4_0"
-    Q4_1 = "q4_1"
-    Q5_0 = "q5_0"
-    Q5_1 = "q5_1"
-
-
-class Policy(StrEnum):
-    """When the payload is hashed."""
-
-    ONCE = "once"
-    ALWAYS = "always"
-    NEVER = "never"
-
-
-def default_settings(threads: int | None, ubatch: int | None) -> Settings:
-    """Settings of a new block on this machine."""
-    from taliesin.llama import Settings
-
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    settings = Settings(n_threads=threads or min(usable, _MOST_THREADS))
-    return replace(settings, n_ubatch=ubatch or settings.n_ubatch)
-
-
-def model_for(recipe: Mapping[str, Any], given: str | None) -> str:
-    """The model to load for a block: the one named, else the catalogue's with the recipe's hash.
-
-    Raises:
-        ModelError: no name was given, and the catalogue does not know the block's model.
-    """
-    from taliesin import models
-
-    if given is not None:
-        return given
-    digest = recipe.get("model_sha256")
-    known = next((entry for entry in models.catalogue() if entry.sha256 == digest), None)
-    if known is None:
-        raise ModelError(
-            "the block's model is not in the catalogue",
-            expected=f"SHA-256 {digest}",
-            hint="--model PATH of its GGUF file",
-        )
-    return known.name
-
 
 @commands.command()
+@grouped
 def save(
-    text: Annotated[str, typer.Argument(help="A text file, or - for stdin.", show_default=False)],
+    text: TextFile,
     name: Annotated[str, typer.Option("--name", "-n", help="The block's name.", show_default=False)],
     model: Model = None,
     aligned: Annotated[
@@ -107,22 +56,19 @@ def save(
         int | None,
         typer.Option("--block-tokens", help="Most tokens in a block; a longer text gives NAME#1, NAME#2, ...", min=1),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="No chat template around the text.")] = False,
+    raw: Raw = False,
     title: Annotated[str | None, typer.Option("--title", help="For listings; the text's first line.")] = None,
     replace_existing: Annotated[
         bool, typer.Option("--replace", help="Take the place of a block of that name.")
     ] = False,
     threads: Threads = None,
     ubatch: Ubatch = None,
-    type_k: Annotated[KvType, typer.Option("--type-k", help="Type of cached K.")] = KvType.F16,
-    type_v: Annotated[KvType, typer.Option("--type-v", help="Type of cached V.")] = KvType.F16,
+    type_k: TypeK = KvType.F16,
+    type_v: TypeV = KvType.F16,
     flash_attn: Annotated[bool, typer.Option("--flash-attn/--no-flash-attn", help="Flash attention.")] = True,
     gpu_layers: GpuLayers = 0,
     engine_name: EngineChoice = EngineName.EMBEDDED,
-    server_bin: ServerBin = None,
-    server_url: ServerUrl = None,
-    slot_save_path: SlotFolder = None,
-    server_key: ServerKey = None,
+    reach: Reach = Reach(),
     library: LibraryPath = None,
     as_json: Json = False,
 ) -> None:
@@ -151,7 +97,6 @@ def save(
         store = stack.enter_context(Library(library))
         if engine_name is EngineName.SERVER:
             options = servers.options_of(settings, gpu_layers=gpu_layers)
-            reach = Reach(server_bin, server_url, slot_save_path, server_key)
             engine: Engine = servers.open_engine(stack, model, options, reach)
         else:
             engine = stack.enter_context(Engine(model or models.DEFAULT, settings=settings, gpu_layers=gpu_layers))
@@ -181,8 +126,9 @@ def save(
 
 
 @commands.command("graft")
+@grouped
 def graft_block(
-    name: Annotated[str, typer.Argument(help="A name, or the first 8 or more digits of an id.", show_default=False)],
+    name: BlockName,
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="The question; - reads stdin.", show_default=False)],
     n_predict: Annotated[int, typer.Option("-n", "--n-predict", help="Most tokens to generate.", min=0)] = 128,
     temperature: Annotated[float, typer.Option("--temp", help="0 is greedy.", min=0.0)] = 0.0,
@@ -200,10 +146,7 @@ def graft_block(
     ubatch: Ubatch = None,
     gpu_layers: GpuLayers = 0,
     engine_name: EngineChoice = EngineName.EMBEDDED,
-    server_bin: ServerBin = None,
-    server_url: ServerUrl = None,
-    slot_save_path: SlotFolder = None,
-    server_key: ServerKey = None,
+    reach: Reach = Reach(),
     library: LibraryPath = None,
     as_json: Json = False,
 ) -> None:
@@ -231,8 +174,7 @@ def graft_block(
                 raise UsageError("a server's --threads and --ubatch are its own", hint="taliesin server start")
             servers.graft(
                 store, block, question, n_predict, sampling, model=model_for(header.recipe, model), policy=policy.value,
-                inexact=inexact, certify=certify, reach=Reach(server_bin, server_url, slot_save_path, server_key),
-                as_json=as_json,
+                inexact=inexact, certify=certify, reach=reach, as_json=as_json,
             )  # fmt: skip
             return
         with Engine(model_for(header.recipe, model), gpu_layers=gpu_layers) as engine:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taliesin import console
-from taliesin.cli.options import Json, LibraryPath, Model, Yes, confirm, parse_bytes
+from taliesin.cli.options import BlockName, Json, LibraryPath, Model, Yes, confirm, parse_bytes
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-Name = Annotated[str, typer.Argument(help="A name, or the first 8 or more digits of an id.", show_default=False)]
 Names = Annotated[list[str], typer.Argument(help="Names, or the first digits of ids.", show_default=False)]
 
 
@@ -96,7 +95,7 @@ def list_blocks(
 
 @commands.command()
 def show(
-    name: Name,
+    name: BlockName,
     text: Annotated[bool, typer.Option("--text", help="Print the text of the block and nothing else.")] = False,
     library: LibraryPath = None,
     as_json: Json = False,
@@ -408,7 +407,7 @@ def _proofs(store: Library, names: Sequence[str], model: str | None, rebuild: bo
 
 @commands.command()
 def rename(
-    old: Name,
+    old: BlockName,
     new: Annotated[str, typer.Argument(help="The new name.", show_default=False)],
     library: LibraryPath = None,
     as_json: Json = False,

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taliesin import console
+from taliesin.cli.options import Json
 from taliesin.errors import EXIT_NO, EXIT_OK
 
 if TYPE_CHECKING:
     from taliesin.models import ModelEntry
 
 commands = typer.Typer(no_args_is_help=True, help="Models by name: what there is, getting it, checking it.")
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
 def _state(known: ModelEntry) -> str:

@@ -1,17 +1,64 @@
-"""Options that mean the same in every verb, and the question before something is destroyed."""
+"""What the verbs of both commands share: options that mean the same everywhere and what they stand for, the application around
+the verbs, and the question before something is destroyed.
+
+Nothing here imports llama_cpp, numpy or scipy at module level.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import os
 import re
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
-from taliesin.errors import UsageError
+from taliesin import __version__, console
+from taliesin.errors import ModelError, UsageError
 
+if TYPE_CHECKING:
+    from taliesin.llama import Settings
+
+R = TypeVar("R")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        console.out(__version__)
+        raise typer.Exit
+
+
+def application(summary: str) -> typer.Typer:
+    """A command without verbs yet: `--quiet`, `--version`, and errors left to `console.run`."""
+    app = typer.Typer(
+        help=summary,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        rich_markup_mode=None,
+    )
+
+    @app.callback()
+    def common(
+        quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes and no progress on stderr.")] = False,
+        _version: Annotated[
+            bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+        ] = False,
+    ) -> None:
+        console.set_quiet(quiet)
+
+    return app
+
+
+TextFile = Annotated[str, typer.Argument(help="A text file, or - for stdin.", show_default=False)]
+Raw = Annotated[bool, typer.Option("--raw", help="No chat template around the text.")]
+BlockName = Annotated[str, typer.Argument(help="A name, or the first 8 or more digits of an id.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 LibraryPath = Annotated[
     Path | None,
@@ -52,6 +99,63 @@ Ubatch = Annotated[
     int | None, typer.Option("--ubatch", help="Tokens computed at once; part of the recipe.", min=1, show_default=False)
 ]
 
+_MOST_THREADS = 8  # beyond, decoding on a CPU rarely gains, and blocks stay usable on smaller machines
+
+
+def default_settings(threads: int | None, ubatch: int | None) -> Settings:
+    """Settings of a new block on this machine."""
+    from taliesin.llama import Settings
+
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    settings = Settings(n_threads=threads or min(usable, _MOST_THREADS))
+    return replace(settings, n_ubatch=ubatch or settings.n_ubatch)
+
+
+def model_for(recipe: Mapping[str, Any], given: str | None) -> str:
+    """The model to load for a block: the one named, else the catalogue's with the recipe's hash.
+
+    Raises:
+        ModelError: no name was given, and the catalogue does not know the block's model.
+    """
+    from taliesin import models
+
+    if given is not None:
+        return given
+    digest = recipe.get("model_sha256")
+    known = next((entry for entry in models.catalogue() if entry.sha256 == digest), None)
+    if known is None:
+        raise ModelError(
+            "the block's model is not in the catalogue",
+            expected=f"SHA-256 {digest}",
+            hint="--model PATH of its GGUF file",
+        )
+    return known.name
+
+
+class KvType(StrEnum):
+    """Cache types of llama.cpp."""
+
+    F16 = "f16"
+    F32 = "f32"
+    BF16 = "bf16"
+    Q8_0 = "q8_0"
+    Q4_0 = "q4_0"
+    Q4_1 = "q4_1"
+    Q5_0 = "q5_0"
+    Q5_1 = "q5_1"
+
+
+TypeK = Annotated[KvType, typer.Option("--type-k", help="Type of cached K.")]
+TypeV = Annotated[KvType, typer.Option("--type-v", help="Type of cached V.")]
+
+
+class Policy(StrEnum):
+    """When a block's payload is hashed."""
+
+    ONCE = "once"
+    ALWAYS = "always"
+    NEVER = "never"
+
 
 class EngineName(StrEnum):
     """What computes: llama.cpp in this process, or a llama-server."""
@@ -86,12 +190,34 @@ ServerKey = Annotated[
 
 
 class Reach(NamedTuple):
-    """How a command comes to its llama-server."""
+    """How a command comes to its llama-server: a group of options for a command that is `grouped`."""
 
-    binary: Path | None = None
-    url: str | None = None
-    slot_folder: Path | None = None
-    key: str | None = None
+    binary: ServerBin = None
+    url: ServerUrl = None
+    slot_folder: SlotFolder = None
+    key: ServerKey = None
+
+
+def grouped(command: Callable[..., R]) -> Callable[..., R]:
+    """`command` as Typer must see it: each parameter whose type is a NamedTuple of options in place of those options."""
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: kind for name, kind in hints.items() if hasattr(kind, "_field_defaults")}
+    shown: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        if (group := groups.get(parameter.name)) is None:
+            shown.append(parameter.replace(annotation=hints[parameter.name]))
+            continue
+        options = get_type_hints(group, include_extras=True)
+        shown += [parameter.replace(name=n, annotation=options[n], default=group._field_defaults[n]) for n in options]
+
+    @functools.wraps(command)
+    def ungrouped(**given: Any) -> R:
+        values = {name: kind(*(given.pop(field) for field in kind._fields)) for name, kind in groups.items()}
+        return command(**given, **values)
+
+    ungrouped.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    ungrouped.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return ungrouped
 
 
 def read_text(path: str) -> str:

@@ -11,7 +11,6 @@ import typer
 
 from taliesin import console
 from taliesin.cli import server as servers
-from taliesin.cli.blocks import default_settings, model_for
 from taliesin.cli.options import (
     EngineChoice,
     EngineName,
@@ -20,12 +19,11 @@ from taliesin.cli.options import (
     LibraryPath,
     Model,
     Reach,
-    ServerBin,
-    ServerKey,
-    ServerUrl,
-    SlotFolder,
     Threads,
     Ubatch,
+    default_settings,
+    grouped,
+    model_for,
     read_text,
 )
 from taliesin.errors import EXIT_NO, UsageError
@@ -81,6 +79,7 @@ def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
 
 
 @commands.command()
+@grouped
 def verify(
     name: OptionalName = None,
     everything: Annotated[bool, typer.Option("--all", help="Every block of the library.")] = False,
@@ -98,10 +97,7 @@ def verify(
     ubatch: Ubatch = None,
     gpu_layers: GpuLayers = 0,
     engine_name: EngineChoice = EngineName.EMBEDDED,
-    server_bin: ServerBin = None,
-    server_url: ServerUrl = None,
-    slot_save_path: SlotFolder = None,
-    server_key: ServerKey = None,
+    reach: Reach = Reach(),
     library: LibraryPath = None,
     as_json: Json = False,
 ) -> None:
@@ -132,9 +128,8 @@ def verify(
         if engine_name is EngineName.SERVER:
             if sabotage:
                 raise UsageError("--sabotage breaks grafts of the embedded engine only")
-            reach = Reach(server_bin, server_url, slot_save_path, server_key)
             if not servers.verify(
-                store, names, model=model, steps=steps, inexact=server_url is not None, reach=reach, as_json=as_json
+                store, names, model=model, steps=steps, inexact=reach.url is not None, reach=reach, as_json=as_json
             ):
                 raise typer.Exit(EXIT_NO)
             return

@@ -12,17 +12,18 @@ import typer
 
 from taliesin import console
 from taliesin.cli.options import (
+    BlockName,
     GpuLayers,
     Json,
     LibraryPath,
     Model,
     Reach,
     ServerBin,
-    ServerKey,
-    ServerUrl,
-    SlotFolder,
     Threads,
     Ubatch,
+    default_settings,
+    grouped,
+    model_for,
 )
 from taliesin.errors import EXIT_NO, UsageError
 
@@ -128,7 +129,6 @@ def verify(
     store: Library, names: list[str], *, model: str | None, steps: int, inexact: bool, reach: Reach, as_json: bool
 ) -> bool:
     """What `taliesin verify --engine server` does and prints; whether every block is exact."""
-    from taliesin.cli.blocks import model_for
     from taliesin.server_engine import VERIFY_LENGTHS
 
     exact = True
@@ -221,7 +221,6 @@ def start(
     """
     from taliesin import models
     from taliesin import server as servers
-    from taliesin.cli.blocks import default_settings
 
     options = replace(options_of(default_settings(threads, ubatch), slots, ctx, gpu_layers), swa_full=swa_full)
     held = servers.start(models.resolve(model or models.DEFAULT), options, binary=binary, port=port)
@@ -383,7 +382,7 @@ def layout(
 
 @slotfile.command()
 def export(
-    name: Annotated[str, typer.Argument(help="A name, or the first 8 or more digits of an id.", show_default=False)],
+    name: BlockName,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.", show_default=False)],
     parallel: Annotated[int, typer.Option("--parallel", help="Slots of the server that restores it.", min=1)] = 1,
     library: LibraryPath = None,
@@ -425,6 +424,7 @@ def export(
 
 
 @commands.command()
+@grouped
 def serve(
     model: Model = None,
     host: Annotated[str, typer.Option("--host", help="Beyond this machine only with a key.")] = "127.0.0.1",
@@ -439,10 +439,7 @@ def serve(
     threads: Threads = None,
     ubatch: Ubatch = None,
     gpu_layers: GpuLayers = 0,
-    binary: ServerBin = None,
-    server_url: ServerUrl = None,
-    slot_save_path: SlotFolder = None,
-    server_key: ServerKey = None,
+    reach: Reach = Reach(),
     library: LibraryPath = None,
 ) -> None:
     """Serve an OpenAI-compatible API that grafts blocks: chat completions, completions, models, streaming.
@@ -457,12 +454,11 @@ def serve(
     """
     import threading
 
-    from taliesin.cli.blocks import default_settings
     from taliesin.serve import Front, FrontServer
 
     with ExitStack() as stack:
         options = options_of(default_settings(threads, ubatch), slots, ctx, gpu_layers)
-        engine = open_engine(stack, model, options, Reach(binary, server_url, slot_save_path, server_key))
+        engine = open_engine(stack, model, options, reach)
         if engine.inexact:
             console.warn("no graft: " + "; ".join(engine.inexact))
         front = FrontServer(Front(engine, library, engine.model.path.stem), host, port, api_key, max_body)
