@@ -10,7 +10,7 @@ Deliberately does not know: problems, answers, how often it is asked, and what b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from taliesin.engine import Engine as Taliesin
     from taliesin.engine import Grafted
     from taliesin.library import Library
-    from taliesin.llama import Context
+    from taliesin.llama import Context, Sampling
     from taliesin.prompt import Frame
 
 Finish = Literal["stop", "length"]
@@ -104,6 +104,54 @@ def _nothing() -> None:
     return
 
 
+def answer_in(
+    context: Context,
+    position: int,
+    batches: Sequence[Sequence[int]],
+    engine: Taliesin,
+    *,
+    max_tokens: int,
+    sampling: Sampling,
+    stop: Iterable[int],
+    opening: str = "",
+    end: str = "",
+    reuse_seconds: float = 0.0,
+    on_token: Callable[[], None] = _nothing,
+) -> Completion:
+    """What the model says after the `position` tokens that `context` holds and `batches` of ids, each prefilled on its own.
+
+    The last batch ends with the ids of `opening`; `reuse_seconds` is what putting the held tokens there took. Otherwise as
+    `Engine.complete`, with the ids of `stop` besides the model's own ends.
+    """
+    n_reused = position
+    started = time.perf_counter()
+    for number, ids in enumerate(batches, 1):
+        context.decode(ids, position, logits=number == len(batches))
+        position += len(ids)
+    prefilled = time.perf_counter()
+    text, n_out = "", 0
+    finish: Finish = "stop"
+    room = min(max_tokens, context.settings.n_ctx - position)
+    for step in engine.continue_from(context, position, room, sampling, frozenset(stop)):
+        text += step.text
+        n_out += step.token >= 0
+        on_token()
+        if end and end in text:
+            break
+    else:
+        finish = "length" if n_out >= room else "stop"
+    return Completion(
+        opening + text,
+        finish,
+        n_reused,
+        position - n_reused,
+        n_out,
+        reuse_seconds,
+        prefilled - started,
+        time.perf_counter() - prefilled,
+    )
+
+
 # -- llama.cpp in this process -----------------------------------------------------------------------------------------
 
 
@@ -154,7 +202,7 @@ class Embedded:
         }
 
     def evidence(self) -> dict[str, object]:
-        return {"recipe": self._engine.recipe(self._engine.context(self._engine.settings, self.n_ctx))}
+        return {"recipe": self._engine.recipe(self._fresh())}
 
     def prepare(self, prefixes: Mapping[str, str]) -> dict[str, SavedPrefix]:
         from taliesin import prompt
@@ -191,46 +239,29 @@ class Embedded:
         opening: str = "",
         end: str = "",
     ) -> Completion:
-        from taliesin import graft
         from taliesin.llama import Sampling
 
         model = self._engine.model
         query = [*model.tokenize(question, special=False), *self._frame.after, *model.tokenize(opening, special=False)]
-        context: Context
         if self._library is not None:
             grafted = self._grafted[prefix]
-            context, n_prefix = grafted.context, len(grafted.header.tokens)
-            reuse_seconds, n_reused = graft.apply(context, grafted.prepared), n_prefix
-            prefill_started = time.perf_counter()
+            context, n_prefix, batches = grafted.context, len(grafted.header.tokens), [query]
+            started = time.perf_counter()
+            grafted.put_back()
+            reuse_seconds = time.perf_counter() - started
         else:
-            context = self._engine.context(self._engine.settings, self.n_ctx)
-            reuse_seconds, n_reused, n_prefix = 0.0, 0, len(self._ids[prefix])
-            prefill_started = time.perf_counter()
-            context.decode(self._ids[prefix], 0, logits=False)
-        context.decode(query, n_prefix)
-        decode_started = time.perf_counter()
-        position = n_prefix + len(query)
-        room = min(max_tokens, self.n_ctx - position)
-        text, n_out, finish = "", 0, "stop"
-        sampling = Sampling(temperature=temperature, seed=seed)
-        for step in self._engine.continue_from(context, position, room, sampling, frozenset(self._frame.stop)):
-            text += step.text
-            n_out += step.token >= 0
-            self._on_token()
-            if end and end in text:
-                break
-        else:
-            finish = "length" if n_out >= room else "stop"
-        return Completion(
-            opening + text,
-            "length" if finish == "length" else "stop",
-            n_reused,
-            n_prefix - n_reused + len(query),
-            n_out,
-            reuse_seconds,
-            decode_started - prefill_started,
-            time.perf_counter() - decode_started,
-        )
+            # Two batches, as a graft has: the same sums, so the same text.
+            context, n_prefix, batches = self._fresh(), 0, [self._ids[prefix], query]
+            reuse_seconds = 0.0
+        room = self.n_ctx - n_prefix - sum(map(len, batches))
+        return answer_in(
+            context, n_prefix, batches, self._engine, max_tokens=min(max_tokens, room),
+            sampling=Sampling(temperature=temperature, seed=seed), stop=self._frame.stop, opening=opening, end=end,
+            reuse_seconds=reuse_seconds, on_token=self._on_token,
+        )  # fmt: skip
+
+    def _fresh(self) -> Context:
+        return self._engine.context(self._engine.settings, self.n_ctx)
 
     def watch(self, on_token: Callable[[], None]) -> None:
         self._on_token = on_token

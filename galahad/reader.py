@@ -6,18 +6,17 @@ which block suits a question, what an answer means, and whether it is right.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from galahad.engines import Completion, Finish
+from galahad.engines import Completion, answer_in
 
 if TYPE_CHECKING:
     from taliesin.blockfile import BlockFile
     from taliesin.engine import Engine
     from taliesin.library import Library
-    from taliesin.llama import Context, Settings
+    from taliesin.llama import Settings
     from taliesin.prompt import Frame
 
 
@@ -136,51 +135,21 @@ class GraftReader:
         from taliesin.llama import Sampling
 
         engine, model = self._engine, self._engine.model
-        after = [*self._frame.after, *model.tokenize(opening, special=False)]
-        query = [*model.tokenize(question, special=False), *after]
-        context: Context
+        query = [*model.tokenize(question, special=False), *self._frame.after, *model.tokenize(opening, special=False)]
         if block is not None and library is not None:
             with library.open(block) as opened:
                 grafted = engine.graft(opened, library=library, n_extra=len(query) + max_tokens)
-            context, n_reused = grafted.context, len(grafted.header.tokens)
+            context, n_block, ids = grafted.context, len(grafted.header.tokens), [*grafted.header.tail.tolist(), *query]
             reuse_seconds = grafted.restored.read_seconds + grafted.restored.place_seconds
-            query = [*grafted.header.tail.tolist(), *query]
-            n_before = n_reused
-            started = time.perf_counter()
-            context.decode(query, n_before)
         else:
-            query = [*self._frame.before, *query]
-            context, n_reused, reuse_seconds, n_before = (
-                engine.context(self.settings, len(query) + max_tokens),
-                0,
-                0.0,
-                0,
-            )
-            started = time.perf_counter()
-            context.decode(query, 0)
-        decoding = time.perf_counter()
-        text, n_out = "", 0
-        position = n_before + len(query)
-        room = min(max_tokens, context.settings.n_ctx - position)
-        sampling = Sampling(temperature=temperature, seed=seed, grammar=grammar)
-        finish: Finish = "stop"
-        for step in engine.continue_from(context, position, room, sampling, frozenset(self._frame.stop)):
-            text += step.text
-            n_out += step.token >= 0
-            if end and end in text:
-                break
-        else:
-            finish = "length" if n_out >= room else "stop"
-        return Completion(
-            opening + text,
-            finish,
-            n_reused,
-            len(query),
-            n_out,
-            reuse_seconds,
-            decoding - started,
-            time.perf_counter() - decoding,
-        )
+            n_block, ids = 0, [*self._frame.before, *query]
+            context = engine.context(self.settings, len(ids) + max_tokens)
+            reuse_seconds = 0.0
+        return answer_in(
+            context, n_block, [ids], engine, max_tokens=max_tokens,
+            sampling=Sampling(temperature=temperature, seed=seed, grammar=grammar), stop=self._frame.stop,
+            opening=opening, end=end, reuse_seconds=reuse_seconds,
+        )  # fmt: skip
 
     def certify(self, block: BlockFile) -> None:
         self._engine.graft(block, certify=True)
