@@ -45,7 +45,10 @@ class Series:
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode not in (0, 3, 4):
             raise SystemExit(done.returncode)
-        target.write_text(json.dumps(json.loads(done.stdout), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        document = json.loads(done.stdout)
+        if "bank" in document:
+            document["bank"] = self.bank.name  # results go into the repository, this machine's paths do not
+        target.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def arm(self, name: str, *arguments: object) -> None:
         self.galahad(name, *arguments, *self.engine, "--out", self.work / f"{name}.arm.json")
