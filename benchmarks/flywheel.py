@@ -2,10 +2,10 @@
 
     python benchmarks/flywheel.py --problems aime2025.jsonl --model qwen2.5-coder-0.5b --work DIR [--stage NAME ...]
 
-The stages, in order: add, check, route, recall, merged, isomorph, transfer, controls, voting, cost. Each leaves one JSON file in
-DIR/results and repeats nothing that is there, so a stopped series goes on. The problems' text stays in DIR/bank and
+The stages, in order: add, check, lint, route, recall, merged, isomorph, transfer, controls, voting, cost, rewrite (the only one that
+changes the bank). Each leaves one JSON file in DIR/results and repeats nothing that is there, so a stopped series goes on. The problems' text stays in DIR/bank and
 DIR/variants.jsonl; the results hold none. `--tokens` bounds one chain of thought of the voting arm, `--measure` the one that decides
-whether a problem is needed: small values measure less, and are written into the results.
+whether a problem is needed: small values measure less, and are written into the results. With `--run` the run tells that instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 IDS = ("2025-I-9", "2025-I-10", "2025-I-11", "2025-I-13", "2025-I-14", "2025-II-5", "2025-II-13", "2025-II-15")
-STAGES = ("add", "check", "route", "recall", "merged", "isomorph", "transfer", "controls", "voting", "cost")
+STAGES = (
+    *(
+        "add",
+        "check",
+        "lint",
+        "route",
+        "recall",
+        "merged",
+        "isomorph",
+        "transfer",
+        "controls",
+        "voting",
+        "cost",
+        "rewrite",
+    ),
+)
 
 
 class Series:
@@ -34,6 +49,7 @@ class Series:
         self.engine = ["--model", options.model, "--threads", str(options.threads)]
         self.ids = [part for one in IDS for part in ("--id", one)]
         self.tokens, self.measure = options.tokens, options.measure
+        self.base = ["--run", options.run.resolve()] if options.run else []
 
     def galahad(self, name: str, *arguments: object) -> None:
         """Run a command with --json into results/`name`.json, unless it is there; 3 and 4 are results, too."""
@@ -54,11 +70,17 @@ class Series:
         self.galahad(name, *arguments, *self.engine, "--out", self.work / f"{name}.arm.json")
 
     def add(self) -> None:
-        need = ["--measure", self.measure] if self.measure else ["--force"]
+        need = self.base or (["--measure", self.measure] if self.measure else ["--force"])
         self.galahad("add", "bank", "add", self.problems, *self.ids, "--bank", self.bank, *need, *self.engine)
 
     def check(self) -> None:
         self.galahad("check", "bank", "check", "--bank", self.bank, "--certify", *self.engine)
+
+    def lint(self) -> None:
+        self.galahad("lint", "bank", "lint", "--bank", self.bank)
+
+    def rewrite(self) -> None:
+        self.galahad("rewrite", "bank", "lint", "--bank", self.bank, "--rewrite", *self.engine)
 
     def route(self) -> None:
         outside = ROOT / "data" / "programs" / "outside.txt"
@@ -111,7 +133,7 @@ class Series:
 
     def cost(self) -> None:
         arms = sorted(self.work.glob("*.arm.json"), key=lambda path: (path.name != "voting.arm.json", path.name))
-        self.galahad("cost", "cost", *arms)
+        self.galahad("cost", "cost", *arms, *self.base)
 
 
 def main() -> None:
@@ -120,6 +142,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--run", type=Path, help="this model's run of the suite: what it needs, and the system score")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--measure", type=int, default=256)
     parser.add_argument("--stage", action="append", choices=STAGES)
