@@ -3,9 +3,10 @@
     python benchmarks/flywheel.py --problems aime2025.jsonl --model qwen2.5-coder-0.5b --work DIR [--stage NAME ...]
 
 The stages, in order: add, check, lint, route, recall, merged, isomorph, transfer, controls, voting, cost, rewrite (the only one that
-changes the bank). Each leaves one JSON file in DIR/results and repeats nothing that is there, so a stopped series goes on. The problems' text stays in DIR/bank and
-DIR/variants.jsonl; the results hold none. `--tokens` bounds one chain of thought of the voting arm, `--measure` the one that decides
-whether a problem is needed: small values measure less, and are written into the results. With `--run` the run tells that instead.
+changes the bank). Each leaves its JSON files in DIR/results and repeats nothing that is there, so a stopped series goes on. The
+problems' text stays in DIR/bank and DIR/variants.jsonl; the results hold none. `--tokens` bounds one chain of thought of the voting
+arm, `--measure` the one that decides whether a problem is needed: small values measure less, and are written into the results. With
+`--run` the run tells that instead.
 """
 
 from __future__ import annotations
@@ -19,22 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 IDS = ("2025-I-9", "2025-I-10", "2025-I-11", "2025-I-13", "2025-I-14", "2025-II-5", "2025-II-13", "2025-II-15")
-STAGES = (
-    *(
-        "add",
-        "check",
-        "lint",
-        "route",
-        "recall",
-        "merged",
-        "isomorph",
-        "transfer",
-        "controls",
-        "voting",
-        "cost",
-        "rewrite",
-    ),
-)
+STAGES = tuple("add check lint route recall merged isomorph transfer controls voting cost rewrite".split())
 
 
 class Series:
