@@ -20,7 +20,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 IDS = ("2025-I-9", "2025-I-10", "2025-I-11", "2025-I-13", "2025-I-14", "2025-II-5", "2025-II-13", "2025-II-15")
-STAGES = tuple("add check lint route recall merged isomorph transfer controls voting cost rewrite".split())
+STAGES = (
+    "add", "check", "lint", "route", "recall", "merged", "isomorph", "transfer", "controls", "voting", "cost", "rewrite",
+)  # fmt: skip
 
 
 class Series:
