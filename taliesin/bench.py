@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from taliesin import __version__, certificate, llama, pagecache
+from taliesin import __version__, certificate, llama, pagecache, pagelock, staging
 from taliesin.engine import Engine, Grafted
 from taliesin.errors import UsageError
 from taliesin.library import Library, Policy
@@ -72,6 +72,9 @@ class Row:
     stored_bytes: int = 0
     written_bytes: int = 0
     copy_seconds: list[float] = field(default_factory=list)  # a plain copy of `written_bytes`, measured beside
+    limit_seconds: list[float] = field(
+        default_factory=list
+    )  # the same from page-locked memory to the GPU, where there is one
 
     @property
     def exact(self) -> bool:
@@ -110,6 +113,12 @@ class Report:
     def speedup(self, row: Row) -> float | None:
         """Fresh median over this mode's; None for a row that is not exact."""
         return self.row(row.n_tokens, "fresh").median / row.median if row.exact else None
+
+    def floor(self, row: Row) -> float | None:
+        """Seconds that a graft to a GPU cannot go below: its bytes at the limit, and the token as the resident tier decodes it."""
+        if not row.limit_seconds or "resident" not in self.modes:
+            return None
+        return statistics.median(row.limit_seconds) + self.row(row.n_tokens, "resident").median
 
     def ratios(self, row: Row) -> list[float]:
         """Fresh seconds over this mode's, repeat by repeat; empty for a row that is not exact."""
@@ -158,6 +167,10 @@ class Report:
                     "copy_gb_per_second": row.written_bytes / statistics.median(row.copy_seconds) / 1e9
                     if row.copy_seconds
                     else None,
+                    "limit_gb_per_second": row.written_bytes / statistics.median(row.limit_seconds) / 1e9
+                    if row.limit_seconds
+                    else None,
+                    "floor_seconds": self.floor(row) if row.mode != "resident" else None,
                     "samples": [s._asdict() for s in row.samples],
                 }
             )
@@ -286,8 +299,9 @@ class Bench:
                         row.samples.append(sample)
                         row.stored_bytes = grafted.restored.read_bytes
                         row.written_bytes = grafted.restored.written_bytes
-                        row.copy_seconds.append(_copy_seconds(row.written_bytes))
                         on_done(n_tokens, mode, sample.seconds)
+                    if repeat >= 0:
+                        self._measure_copies([rows[mode] for mode in self.modes])
         finally:
             for tiers in near.values():
                 tiers.close()
@@ -326,6 +340,17 @@ class Bench:
         placed = 0.0 if mode == "resident" else grafted.restored.place_seconds
         return Sample(seconds, grafted.restored.read_seconds, placed, len(digests), equal, cached), grafted
 
+    def _measure_copies(self, rows: Sequence[Row]) -> None:
+        """What plain copies of a graft's bytes take, beside each repeat and once for all its modes."""
+        for n_bytes in sorted({row.written_bytes for row in rows}):
+            plain = _copy_seconds(n_bytes)
+            limit = _limit_seconds(n_bytes) if self.engine.gpu_layers else None
+            for row in rows:
+                if row.written_bytes == n_bytes:
+                    row.copy_seconds.append(plain)
+                    if limit is not None:
+                        row.limit_seconds.append(limit)
+
     def _follow(self, context: llama.Context, logits: npt.NDArray[np.float32], n_tokens: int) -> list[str]:
         """Digests of `logits`, which follow the query, and of `check_steps` greedy steps after it."""
         digests, position = [certificate.digest(logits)], n_tokens + self.query_tokens
@@ -344,6 +369,17 @@ def _copy_seconds(n_bytes: int) -> float:
     started = time.perf_counter()
     np.copyto(target, source)
     return time.perf_counter() - started
+
+
+def _limit_seconds(n_bytes: int) -> float | None:
+    """The same from page-locked memory to the GPU; None where memory cannot be locked."""
+    memory = staging.fresh(n_bytes, ())
+    if not pagelock.lock(memory):
+        return None
+    try:
+        return pagelock.copy_seconds(memory)
+    finally:
+        pagelock.unlock(memory)
 
 
 # -- advice ------------------------------------------------------------------------------------------------------------
@@ -458,6 +494,22 @@ def break_even_lines(report: Report) -> list[str]:
     return lines
 
 
+def limit_lines(report: Report) -> list[str]:
+    """On a GPU, one sentence per length: the limit of copying, measured in this run, and the floor that follows from it."""
+    lines = []
+    for n in report.lengths:
+        row = next((row for row in report.rows if row.n_tokens == n and row.limit_seconds), None)
+        floor = report.floor(row) if row else None
+        if row is None or floor is None:
+            continue
+        rate = row.written_bytes / statistics.median(row.limit_seconds) / 1e9
+        lines.append(
+            f"{n} tokens: page-locked memory to the GPU at {rate:.1f} GB/s; with the token as the resident tier decodes it, no graft "
+            f"that copies is faster than {floor * 1e3:.1f} ms ({report.row(n, 'fresh').median / floor:.1f} times)"
+        )
+    return lines
+
+
 def markdown(report: Report) -> str:
     """The report as a Markdown page: what was measured where, the table, the break-even."""
     facts = report.machine
@@ -476,7 +528,7 @@ def markdown(report: Report) -> str:
         "|" + " --- |" * len(HEADERS),
         *("| " + " | ".join(row) + " |" for row in table_rows(report)),
         "",
-        *(f"- {line}" for line in break_even_lines(report)),
+        *(f"- {line}" for line in (*break_even_lines(report), *limit_lines(report))),
         "",
     ]
     return "\n".join(lines)

@@ -44,6 +44,7 @@ _MAX_PAYLOAD_BYTES = 1 << 44
 _FIELDS = struct.Struct("<8sII8Q32s")  # up to the preamble digest, which is that of exactly these bytes
 PREAMBLE_BYTES = _FIELDS.size + 32
 _DIGEST_BYTES = 32
+_READ_BYTES = 8 << 20  # what one thread reads at once where nothing is hashed
 # preadv takes at most IOV_MAX vectors; POSIX systems in use have 1024.
 _IOV_MAX = 1024
 
@@ -727,7 +728,7 @@ class BlockFile:
         return _pread_exactly(self._fd, size, self.layout.payload_offset + offset, self.path)
 
     def read_into(self, pieces: Sequence[tuple[int, memoryview]], verify: bool, threads: int = 2) -> None:
-        """Read the whole payload into the caller's memory, chunk by chunk and without an intermediate copy.
+        """Read the whole payload into the caller's memory, piece by piece and without an intermediate copy.
 
         pieces: (payload offset, writable view) in ascending order, together exactly the payload. With `verify` each
         chunk is hashed where it was read to. After an exception the destinations hold bytes that must not be used.
@@ -744,15 +745,17 @@ class BlockFile:
             raise ValueError(f"pieces are not a writable partition of the payload of {self.payload_bytes} bytes")
         chunk_bytes = self.layout.chunk_bytes
 
-        def read_chunk(index: int, piece: list[memoryview]) -> Callable[[], None]:
+        piece_bytes = chunk_bytes if verify else max(chunk_bytes, _READ_BYTES)
+
+        def read_piece(index: int, piece: list[memoryview]) -> Callable[[], None]:
             def task() -> None:
-                self._read_payload(piece, index * chunk_bytes)
+                self._read_payload(piece, index * piece_bytes)
                 if verify:
                     self._compare(index, _digest(piece))
 
             return task
 
-        tasks = [read_chunk(i, piece) for i, piece in enumerate(_cut([v for v in views if len(v)], chunk_bytes))]
+        tasks = [read_piece(i, piece) for i, piece in enumerate(_cut([v for v in views if len(v)], piece_bytes))]
         _in_threads(tasks, threads)
 
     def verify(self, threads: int = 2) -> None:

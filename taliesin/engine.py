@@ -7,6 +7,7 @@ graft is therefore valid until the Engine is used for something else.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from taliesin.errors import DecodeError, RecipeMismatch, UsageError
 from taliesin.fingerprint import Difference, Recipe
 from taliesin.library import BlockInfo, Library, Policy
 from taliesin.llama import Sampling, Settings
+from taliesin.staging import Staging
 
 if TYPE_CHECKING:
     from taliesin.verify import Report
@@ -129,7 +131,7 @@ class Grafted:
         if self.context.n_cleared != self._n_cleared:  # something else was put there
             in_place = False
         elif self.context.n_decoded != self._n_decoded:
-            in_place = graft.roll_back(self.context, len(self.header.tokens), self.restored.read_bytes)
+            in_place = graft.roll_back(self.context, len(self.header.tokens))
         if not in_place:
             graft.apply(self.context, self.prepared)
         self._mark()
@@ -215,9 +217,12 @@ class Engine:
     model_name: str = models.DEFAULT
     settings: Settings = field(default_factory=Settings)
     gpu_layers: int = 0
+    staging: Staging | None = field(init=False, default=None)
     _context: llama.Context | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        if self.gpu_layers:
+            self.staging = Staging()
         path = models.resolve(self.model_name)
         self.model_sha256 = models.file_sha256(path)
         self.model = llama.Model(path, self.gpu_layers)
@@ -351,6 +356,12 @@ class Engine:
 
     # -- grafting ------------------------------------------------------------------------------------------------------
 
+    def prepare(self, context: llama.Context, block: BlockFile, *, verify: bool) -> graft.Prepared:
+        """`graft.prepare`; for a GPU into memory that is used again, and with every core, since one copies far below its speed."""
+        if self.staging is None:
+            return graft.prepare(context, block, verify=verify, threads=context.settings.n_threads)
+        return graft.prepare(context, block, verify=verify, threads=usable_cores(), take=self.staging.take)
+
     def graft(
         self,
         block: BlockFile,
@@ -372,7 +383,7 @@ class Engine:
             certify: re-run the certificate; done by itself where the evidence (CPU, libraries, driver) differs.
             n_extra: room for tokens after the block.
             context: put it there instead (a context made by `new_context` for this block).
-            prepared: its state, if `graft.prepare` made it before; the file's payload is then not read.
+            prepared: its state, if `graft.prepare` made it before; the file's payload is then not read, and `block` may be closed.
 
         Raises:
             RecipeMismatch: this engine would not have computed the block.
@@ -401,7 +412,7 @@ class Engine:
         given = prepared is not None
         if prepared is None:
             verify = library is None or library.needs_verification(block, policy)
-            prepared = graft.prepare(context, block, verify=verify, threads=settings.n_threads)
+            prepared = self.prepare(context, block, verify=verify)
             if library is not None and verify:
                 library.record_verified(block)
         if library is not None and block.block_id is not None:
@@ -485,6 +496,8 @@ class Engine:
 
     def close(self) -> None:
         self.drop_context()
+        if self.staging is not None:
+            self.staging.close()
         self.model.close()
 
     def __enter__(self) -> Self:
@@ -492,6 +505,10 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cut_at(n_tokens: int, align: Align, n_ubatch: int) -> int:

@@ -75,7 +75,7 @@ def of_context(context: Context, model_sha256: str) -> Recipe:
         "window_ring_cells": context.ring,
         "offload_kqv": settings.offload_kqv,
         "op_offload": settings.op_offload,
-        "rope": model.rope(),
+        "rope": dict(model.rope),
         "adapters": [],
         "environment": environment(os.environ),
         "evidence": {
@@ -116,6 +116,7 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+@cache
 def driver_version() -> str | None:
     """The NVIDIA kernel driver's version, or None where there is none."""
     try:

@@ -7,13 +7,13 @@ damaged byte is refused while the context is still empty, so nothing has to be r
 from __future__ import annotations
 
 import bisect
-import contextlib
 import mmap
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from taliesin import placement, seqstate
+from taliesin import placement, seqstate, staging
 from taliesin.errors import DecodeError, FormatError, StoreDamaged
 
 if TYPE_CHECKING:
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from taliesin.llama import Context
 
 Piece = tuple[int, memoryview]
-
-_LARGE_BYTES = 8 << 20
-_LARGE_FILLER = 1.25  # large pages make filler real memory: not where the buffers are more than this times the state
+Take = Callable[[int, Sequence[staging.Range]], memoryview]
+"""Gives at least so many bytes of page-aligned memory that is zero in the ranges named: `staging.fresh`, `Staging.take`."""
 
 
 class Restored(NamedTuple):
@@ -38,24 +37,30 @@ class Restored(NamedTuple):
 
 @dataclass
 class Prepared:
-    """A block's state laid out in memory, ready to be handed to llama.cpp any number of times."""
+    """A block's state laid out in memory, ready to be handed to llama.cpp any number of times.
+
+    `memory` holds the `buffers`, which are one for each Restore among the steps, in order.
+    """
 
     n_tokens: int
     state_bytes: int
     steps: list[placement.Step]
-    buffers: list[memoryview]  # one for each Restore among the steps, in order
+    memory: memoryview
+    buffers: list[memoryview]
     read_seconds: float
 
     @property
     def nbytes(self) -> int:
+        """Bytes that are handed to llama.cpp."""
         return sum(b.nbytes for b in self.buffers)
 
 
-def prepare(context: Context, block: BlockFile, *, verify: bool, threads: int = 2) -> Prepared:
+def prepare(
+    context: Context, block: BlockFile, *, verify: bool, threads: int = 2, take: Take = staging.fresh
+) -> Prepared:
     """Read a block's state into the buffers that llama.cpp will be given; `verify` checks every chunk's SHA-256.
 
-    The payload goes straight from the file to its place in the buffers. Buffers are private anonymous maps, so filler costs little
-    memory: small pages that are only read stay the kernel's one zero page.
+    The payload goes straight from the file to its place in the memory that `take` gives.
 
     Raises:
         FormatError: the payload is not a state of the supported layout, or its cells are not those of a fresh run.
@@ -71,28 +76,28 @@ def prepare(context: Context, block: BlockFile, *, verify: bool, threads: int = 
         # A state that does not parse is often a damaged one: then say so, with the chunk.
         block.verify(threads)
         raise
-    may_be_large = placement.overwritten(steps) <= _LARGE_FILLER * state.n_bytes
-    buffers = [_zeros(step.n_bytes, may_be_large) for step in steps if isinstance(step, placement.Restore)]
-    pieces = _pieces(steps, buffers, state.n_bytes)
+    restores = [step for step in steps if isinstance(step, placement.Restore)]
+    memory, buffers = _memory(restores, take)
+    pieces = _pieces(restores, buffers, state.n_bytes)
     block.read_into(pieces, verify=verify, threads=threads)
     _require_same_structure(block, state, pieces)
-    return Prepared(n_tokens, state.n_bytes, steps, buffers, time.perf_counter() - started)
+    return Prepared(n_tokens, state.n_bytes, steps, memory, buffers, time.perf_counter() - started)
 
 
-def _zeros(n_bytes: int, may_be_large: bool) -> memoryview:
-    """Page-aligned zeros. In large pages where there are any: a gigabyte in small ones costs a quarter of a million page faults."""
-    # Private: pages of a shared map become real ones when they are only read.
-    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if may_be_large and n_bytes >= _LARGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
-            pages.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(pages)
+def _memory(restores: list[placement.Restore], take: Take) -> tuple[memoryview, list[memoryview]]:
+    """Memory for all the states, and the page-aligned part of it that is each one's; zero where no byte of the block goes."""
+    starts, end = [], 0
+    for step in restores:
+        starts.append(end)
+        end += -(-step.n_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    filler = [(at + a, at + b) for at, step in zip(starts, restores, strict=True) for a, b in step.filler()]
+    memory = take(end, filler)
+    return memory, [memory[at : at + step.n_bytes] for at, step in zip(starts, restores, strict=True)]
 
 
-def _pieces(steps: list[placement.Step], buffers: list[memoryview], n_bytes: int) -> list[Piece]:
+def _pieces(restores: list[placement.Restore], buffers: list[memoryview], n_bytes: int) -> list[Piece]:
     """Where each byte of the payload goes, in payload order; bytes that the plan makes itself go to scratch memory."""
     wanted: list[Piece] = []
-    restores = [step for step in steps if isinstance(step, placement.Restore)]
     for step, buffer in zip(restores, buffers, strict=True):
         for target, data in step.literals:
             buffer[target : target + len(data)] = data
@@ -141,7 +146,7 @@ def apply(context: Context, prepared: Prepared) -> float:
     return seconds
 
 
-def roll_back(context: Context, n_tokens: int, state_bytes: int) -> bool:
+def roll_back(context: Context, n_tokens: int) -> bool:
     """Take away, in place, what was decoded after a block; no cell is copied.
 
     False, and nothing is changed, where that would not leave the context as a fresh prefill left it (`placement.rolls_back`):
@@ -154,13 +159,15 @@ def roll_back(context: Context, n_tokens: int, state_bytes: int) -> bool:
     if end < n_tokens or not placement.rolls_back(n_tokens, end, context.model.window, context.ring):
         return False
     context.remove(n_tokens, -1)
-    newest, size = context.position_range()[1], context.state_bytes()
-    if newest != n_tokens - 1 or size != state_bytes:
+    # llama.cpp keeps a sequence's positions without gaps: the two ends say that the whole window is still there.
+    oldest, newest = context.position_range()
+    needed = max(n_tokens - context.model.window, 0) if context.ring else 0
+    if oldest > needed or newest != n_tokens - 1:
         context.clear()
         raise DecodeError(
             "the block is not what is left after its question was removed",
-            expected=f"last position {n_tokens - 1}, a state of {state_bytes} bytes",
-            got=f"last position {newest}, {size} bytes",
+            expected=f"positions {needed}..{n_tokens - 1}",
+            got=f"positions {oldest}..{newest}",
         )
     return True
 

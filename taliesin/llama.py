@@ -13,7 +13,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -191,6 +191,7 @@ class Model:
                 return buffer.value.decode("utf-8", "replace")
             size = length + 1
 
+    @cached_property
     def rope(self) -> dict[str, str]:
         """Every `*.rope.*` entry of the file's metadata: with the file's hash they say the same; they name *why* two differ."""
         keys = ("freq_base", "freq_base_swa", "scaling.type", "scaling.factor", "scaling.original_context_length")
@@ -349,6 +350,7 @@ class Context:
         self._state_parts()
         self.n_decoded = 0
         self.n_cleared = 0
+        self._empty = True  # as it was made, or cleared
 
     def _state_parts(self) -> None:
         """Learn from an empty state how many caches there are: prefix, then 8 bytes for each."""
@@ -392,6 +394,7 @@ class Context:
         if ids.min() < 0 or ids.max() >= self.model.n_vocab:
             raise DecodeError("token id out of range", expected=f"0..{self.model.n_vocab - 1}", got=int(ids.max()))
         lib, batch = self.model._lib, self._batch
+        self._empty = False
         for start in range(0, len(ids), self.settings.n_ubatch):
             part = ids[start : start + self.settings.n_ubatch]
             batch.n_tokens = n = len(part)
@@ -442,6 +445,7 @@ class Context:
             DecodeError: llama.cpp refused it; the sequence is then empty.
         """
         n = len(state)
+        self._empty = False
         buffer = (ctypes.c_uint8 * n).from_buffer(state)
         if self.model._lib.llama_state_seq_set_data(self._pointer, buffer, n, 0) != n:
             reason = last_log()
@@ -458,7 +462,10 @@ class Context:
         self.model._lib.llama_memory_seq_add(self._memory, 0, -1, -1, by)
 
     def clear(self) -> None:
-        """Empty the cache, data included, and put every write head back to 0."""
+        """Empty the cache, data included, and put every write head back to 0; nothing to do where it is so already."""
+        if self._empty:
+            return
+        self._empty = True
         self.model._lib.llama_memory_clear(self._memory, True)
         self.n_cleared += 1
 

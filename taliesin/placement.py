@@ -26,7 +26,6 @@ Pure: this module plans copies between byte ranges and touches neither files nor
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -60,6 +59,18 @@ class Restore:
     def copy(self, source: int, size: int) -> None:
         self.copies.append(Copy(source, self.n_bytes, size))
         self.n_bytes += size
+
+    def filler(self) -> list[tuple[int, int]]:
+        """[start, end) of the bytes that stay zero, ascending."""
+        given = sorted(
+            [(target, len(data)) for target, data in self.literals] + [(copy.target, copy.size) for copy in self.copies]
+        )
+        gaps, end = [], 0
+        for target, size in [*given, (self.n_bytes, 0)]:
+            if target > end:
+                gaps.append((end, target))
+            end = target + size
+        return gaps
 
 
 class Free(NamedTuple):
@@ -185,8 +196,3 @@ def rolls_back(n_tokens: int, end: int, window: int, ring: int) -> bool:
     if not ring or end <= ring:
         return True
     return n_tokens >= ring and end - n_tokens <= ring - window and n_tokens % ring + end - n_tokens < ring
-
-
-def overwritten(steps: Sequence[Step]) -> int:
-    """Bytes of cell data that the plan writes into the context, filler included."""
-    return sum(step.n_bytes for step in steps if isinstance(step, Restore))

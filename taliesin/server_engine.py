@@ -257,7 +257,7 @@ class ServerEngine(Engine):
             "window_ring_cells": 0 if settings.swa_full else self.ring,
             "offload_kqv": settings.offload_kqv,
             "op_offload": settings.op_offload,
-            "rope": self.model.rope(),
+            "rope": dict(self.model.rope),
             "adapters": [],
             "environment": self.server.environment,
             "server": {

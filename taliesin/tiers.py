@@ -17,13 +17,14 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Self
 
-from taliesin import llama, pagelock
+from taliesin import llama
 from taliesin.blockfile import BlockFile
 from taliesin.engine import Engine, Grafted, settings_of
-from taliesin.graft import Prepared, prepare
+from taliesin.graft import Prepared
 from taliesin.library import Library, Policy
 
 Tier = Literal["resident", "memory", "disk"]
@@ -39,17 +40,15 @@ class Hit(NamedTuple):
     seconds: float
 
 
-@dataclass
-class _Held:
-    """A state in the memory tier. `locked` are the buffers that `pagelock.lock` took."""
+class _Held(NamedTuple):
+    """A state in the memory tier. `block` may be closed: only its header is used."""
 
+    block: BlockFile
     prepared: Prepared
-    locked: list[memoryview]
 
-    def release(self) -> None:
-        for buffer in self.locked:
-            pagelock.unlock(buffer)
-        self.locked.clear()
+    @property
+    def n_bytes(self) -> int:
+        return self.prepared.memory.nbytes
 
 
 @dataclass
@@ -106,14 +105,13 @@ class Tiers:
         """What a tier takes now, as its budget counts."""
         if tier == "resident":
             return sum(grafted.context.buffer_bytes for grafted in self._resident.values())
-        return sum(held.prepared.nbytes for held in self._memory.values())
+        return sum(held.n_bytes for held in self._memory.values())
 
     def close(self) -> None:
         """Let go of every context and state; the engine stays open."""
         while self._resident:
             self._resident.popitem()[1].context.close()
-        while self._memory:
-            self._memory.popitem()[1].release()
+        self._memory.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -126,36 +124,38 @@ class Tiers:
     def _lower(self, block_id: str) -> Tier:
         return "memory" if block_id in self._memory else "disk"
 
-    def _held(self, block_id: str) -> Prepared | None:
+    def _held(self, block_id: str) -> _Held | None:
         held = self._memory.get(block_id)
-        if held is None:
-            return None
-        self._memory.move_to_end(block_id)
-        return held.prepared
+        if held is not None:
+            self._memory.move_to_end(block_id)
+        return held
 
-    def _keep(self, block_id: str, prepared: Prepared) -> None:
+    def _keep(self, block_id: str, block: BlockFile, prepared: Prepared) -> None:
         """Put a state into the memory tier if the budget has room for it at all."""
-        if block_id in self._memory or prepared.nbytes > self.memory_bytes:
+        held = _Held(block, prepared)
+        if block_id in self._memory or held.n_bytes > self.memory_bytes:
             return
-        while self._memory and self.used_bytes("memory") + prepared.nbytes > self.memory_bytes:
-            self._memory.popitem(last=False)[1].release()
+        while self._memory and self.used_bytes("memory") + held.n_bytes > self.memory_bytes:
+            self._memory.popitem(last=False)
             self.evicted["memory"] += 1
-        locked = [b for b in prepared.buffers if pagelock.lock(b)] if self.engine.gpu_layers else []
-        self._memory[block_id] = _Held(prepared, locked)
+        if self.engine.staging is not None:
+            self.engine.staging.lock(prepared.memory)
+        self._memory[block_id] = held
 
     def _source(self, block_id: str, context: llama.Context) -> Callable[[], Prepared]:
         """Where a block that is used again gets its state from: the memory tier, or its file."""
 
         def prepared() -> Prepared:
             held = self._held(block_id)
-            if held is None:
-                with self.library.open(block_id) as block:
-                    verify = self.library.needs_verification(block, self.policy)
-                    held = prepare(context, block, verify=verify, threads=context.settings.n_threads)
-                    if verify:
-                        self.library.record_verified(block)
-                self._keep(block_id, held)
-            return held
+            if held is not None:
+                return held.prepared
+            with self.library.open(block_id) as block:
+                verify = self.library.needs_verification(block, self.policy)
+                made = self.engine.prepare(context, block, verify=verify)
+                if verify:
+                    self.library.record_verified(block)
+            self._keep(block_id, block, made)
+            return made
 
         return prepared
 
@@ -163,7 +163,8 @@ class Tiers:
 
     def _place(self, block_id: str) -> Grafted:
         """Graft a block that is not resident; afterwards it is, if the budget has room."""
-        with self.library.open(block_id) as block:
+        held = self._held(block_id)
+        with nullcontext(held.block) if held is not None else self.library.open(block_id) as block:
             context = self._context(block) if self.resident_bytes else None
             try:
                 grafted = self.engine.graft(
@@ -172,13 +173,13 @@ class Tiers:
                     policy=self.policy,
                     n_extra=self.n_extra,
                     context=context,
-                    prepared=self._held(block_id),
+                    prepared=held.prepared if held is not None else None,
                 )
             except BaseException:
                 if context is not None:
                     context.close()
                 raise
-        self._keep(block_id, grafted.prepared)
+        self._keep(block_id, block, grafted.prepared)
         grafted.source = self._source(block_id, grafted.context)
         if context is not None:
             self._resident[block_id] = grafted
