@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 
 from taliesin import models
@@ -56,3 +59,111 @@ def gemma4(tmp_path_factory: pytest.TempPathFactory, synthesise: ModuleType) -> 
     path = tmp_path_factory.mktemp("gemma4") / "gemma4.gguf"
     written: Path = synthesise.write(path, synthesise.SHAPES["gemma4-tiny-shared"])
     return written
+
+
+# -- the tiny model ----------------------------------------------------------------------------------------------------
+# Half a megabyte: Gemma-3-shaped (five window layers of six, or none), seeded random weights, byte tokenizer. Bit equality does not
+# depend on what weights say, so tests of grafting run on this one in milliseconds.
+
+WINDOW = 128
+EMBEDDING, FEED_FORWARD, HEADS, HEAD = 64, 128, 2, 32
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ m['role'] }}\n{{ m['content'] }}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`tiny_model(seed=1, window=WINDOW)`: the path of such a model, made once for each pair."""
+    folder = tmp_path_factory.mktemp("models")
+
+    def made(seed: int = 1, window: int = WINDOW) -> Path:
+        path = folder / f"tiny-{window}-{seed}.gguf"
+        return path if path.exists() else write_model(path, seed, window)
+
+    return made
+
+
+def write_model(path: Path, seed: int, window: int, layers: int = 6) -> Path:
+    """Write the model to `path`; `window` 0 gives plain attention in every layer (a llama-shaped file)."""
+    import gguf
+
+    architecture = "gemma3" if window else "llama"
+    out = gguf.GGUFWriter(path, architecture)
+    out.add_context_length(8192)
+    out.add_embedding_length(EMBEDDING)
+    out.add_block_count(layers)
+    out.add_feed_forward_length(FEED_FORWARD)
+    out.add_head_count(HEADS)
+    out.add_head_count_kv(1)
+    out.add_key_length(HEAD)
+    out.add_value_length(HEAD)
+    out.add_layer_norm_rms_eps(1e-6)
+    out.add_rope_freq_base(1e6)
+    if window:
+        out.add_sliding_window(window)
+    else:
+        out.add_rope_dimension_count(HEAD)
+    _add_tokenizer(out)
+    rng = np.random.default_rng(seed)
+
+    def matrix(name: str, rows: int, columns: int) -> None:
+        out.add_tensor(f"{name}.weight", rng.normal(0, 0.15, (rows, columns)).astype(np.float16))
+
+    def ones(name: str, n: int) -> None:
+        out.add_tensor(f"{name}.weight", np.ones(n, np.float32))
+
+    embedding = rng.normal(0, 0.15, (_N_VOCAB, EMBEDDING)).astype(np.float16)
+    # Tied to the output: bytes that are no text get small logits, because llama-server reports no probabilities inside a character.
+    embedding[len(_SPECIAL) : len(_SPECIAL) + 256] *= np.float16(0.05)
+    out.add_tensor("token_embd.weight", embedding)
+    ones("output_norm", EMBEDDING)
+    for layer in range(layers):
+        block = f"blk.{layer}."
+        norms = ["attn_norm", "ffn_norm", *(["post_attention_norm", "post_ffw_norm"] if window else [])]
+        for name in norms:
+            ones(block + name, EMBEDDING)
+        if window:
+            ones(block + "attn_q_norm", HEAD)
+            ones(block + "attn_k_norm", HEAD)
+        matrix(block + "attn_q", HEADS * HEAD, EMBEDDING)
+        matrix(block + "attn_k", HEAD, EMBEDDING)
+        matrix(block + "attn_v", HEAD, EMBEDDING)
+        matrix(block + "attn_output", EMBEDDING, HEADS * HEAD)
+        matrix(block + "ffn_gate", FEED_FORWARD, EMBEDDING)
+        matrix(block + "ffn_up", FEED_FORWARD, EMBEDDING)
+        matrix(block + "ffn_down", EMBEDDING, FEED_FORWARD)
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+    return path
+
+
+_SPECIAL = ["<unk>", "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"]
+_LETTERS = [chr(c) for c in range(0x21, 0x7F)] + ["\u2581"]
+_N_VOCAB = len(_SPECIAL) + 256 + len(_LETTERS)
+
+
+def _add_tokenizer(out: Any) -> None:
+    import gguf
+
+    tokens = _SPECIAL + [f"<0x{b:02X}>" for b in range(256)] + _LETTERS
+    kinds = [
+        gguf.TokenType.UNKNOWN,
+        *[gguf.TokenType.CONTROL] * (len(_SPECIAL) - 1),
+        *[gguf.TokenType.BYTE] * 256,
+        *[gguf.TokenType.NORMAL] * len(_LETTERS),
+    ]
+    out.add_tokenizer_model("llama")
+    out.add_token_list(tokens)
+    out.add_token_scores([-float(i) for i in range(len(tokens))])
+    out.add_token_types(kinds)
+    out.add_bos_token_id(1)
+    out.add_eos_token_id(2)
+    out.add_eot_token_id(4)
+    out.add_unk_token_id(0)
+    out.add_add_bos_token(True)
+    out.add_add_space_prefix(False)
+    out.add_chat_template(TEMPLATE)

@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    spec = importlib.util.spec_from_file_location("conftest", HERE.parent / "taliesin" / "conftest.py")
+    spec = importlib.util.spec_from_file_location("conftest", HERE.parent / "conftest.py")
     assert spec is not None
     assert spec.loader is not None
     conftest = importlib.util.module_from_spec(spec)
