@@ -5,6 +5,7 @@ A bank is a folder:
     bank.json        what the folder is, and its version
     entries/ID.json  one solution: problem, program, answer, and where all of it comes from; sealed with its own SHA-256
     library/         a `taliesin` library with one block per solution and model, named ID@MODEL (12 digits of the model's hash)
+    quarantine/      ID@N.json: entries that were set aside, as they were, and ID@N.txt: why
 
 Two rules decide what enters. A program counts only when the sandbox has run it and it printed the answer (`Refused` otherwise). And
 a problem counts only when the model was measured not to solve it, or somebody insists: a solution that the model does not need
@@ -16,6 +17,7 @@ entry without a block. Deliberately does not know: how a block is read, and whic
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -41,6 +43,8 @@ SCHEMA = "galahad.entry/1"
 _MARKER = "bank.json"
 _ENTRIES = "entries"
 _LIBRARY = "library"
+_QUARANTINE = "quarantine"
+REBUILD_LOCK = "rebuild.lock"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MAX_ENTRY_BYTES = 4 << 20
 
@@ -186,6 +190,16 @@ class Trouble(NamedTuple):
     detail: str
 
 
+def contradictions(entry: Entry, id_: str) -> Iterator[Trouble]:
+    """What an entry, read from the file of `id_`, says of itself that does not hold."""
+    if entry.id != id_:
+        yield Trouble(id_, "entry", f"the file holds the entry {entry.id}")
+    if text_sha256(entry.problem) != entry.sha256:
+        yield Trouble(id_, "problem", "the text has another hash")
+    if sha256_of(entry.program) != entry.program_sha256:
+        yield Trouble(id_, "program", "the program has another hash")
+
+
 class Bank:
     """A bank folder. Writers take turns through the library's lock."""
 
@@ -262,6 +276,10 @@ class Bank:
         except (KeyError, TypeError) as error:
             raise BankError("the entry lacks a field, or has one too many", got=error, where=path) from error
 
+    def set_aside_ids(self) -> tuple[str, ...]:
+        """Ids of the entries in quarantine; one of them may have been banked again."""
+        return tuple(sorted({path.stem.rpartition("@")[0] for path in (self.path / _QUARANTINE).glob("*@*.json")}))
+
     def router(self) -> Router:
         """Routes a problem's text to the entry of the same or a like problem, or to none: by problem texts only."""
         from taliesin.router import Document, Router
@@ -308,14 +326,51 @@ class Bank:
         made = verified(Problem(entry.id, entry.problem, entry.answer, entry.sha256), program, provenance, verify)
         return replace(made, need=entry.need, created=entry.created)
 
-    def remove(self, id_: str) -> int:
-        """Remove an entry with its blocks; the number of blocks."""
+    def update(self, entry: Entry, **changes: Any) -> Entry | None:
+        """Store the entry with other values in these fields; None if it was changed or removed since it was read."""
         with self.library.locked():
-            path = self._entry_path(id_)
-            if not path.is_file():
+            if self._found(entry.id) != entry:
+                return None
+            changed = replace(entry, **changes)
+            self._put(changed)
+        return changed
+
+    def attest(self, entry: Entry, verdict: sandbox.Verdict) -> Entry | None:
+        """Store that the entry's program was verified now; None as `update`."""
+        return self.update(entry, verification=_verification(verdict))
+
+    def set_aside(self, id_: str, entry: Entry | None, why: str) -> Path | None:
+        """Move the file of an entry to `quarantine/` with the reason beside it; where it is now, None as `update`.
+
+        entry: what was read, None if it is damaged. Its blocks stay: moved back, the file is an entry again.
+        """
+        from taliesin.durable import sync_folder
+
+        path, folder = self._entry_path(id_), self.path / _QUARANTINE
+        with self.library.locked():
+            if not path.is_file() or self._found(id_) != entry:
+                return None
+            try:
+                folder.mkdir(mode=0o700, exist_ok=True)
+                places = (folder / f"{id_}@{n}.json" for n in itertools.count(1))
+                target = next(place for place in places if not place.exists())
+                write_text(target.with_suffix(".txt"), f"{now()} {why}\n")
+                path.rename(target)
+                sync_folder(folder)
+                sync_folder(path.parent)
+            except OSError as error:
+                raise StoreFull("the entry cannot be set aside", got=error.strerror, where=path) from error
+        return target
+
+    def remove(self, id_: str) -> int:
+        """Remove an entry, also one that was set aside, with its blocks; the number of blocks."""
+        with self.library.locked():
+            paths = [self._entry_path(id_), *(self.path / _QUARANTINE).glob(f"{id_}@*")]
+            if not any(path.is_file() for path in paths):
                 raise BankError("no such entry", got=id_, where=self.path, hint="galahad bank list")
             names = [line.name for line in self.library.list() if line.name and line.name.partition("@")[0] == id_]
-            path.unlink()
+            for path in paths:
+                path.unlink(missing_ok=True)
             for name in names:
                 self.library.remove(name)
         return len(names)
@@ -333,6 +388,13 @@ class Bank:
     def _put(self, entry: Entry) -> None:
         fields = asdict(entry)
         _write(self._entry_path(entry.id), {"schema": SCHEMA, **fields, "seal": sha256_of(fields)})
+
+    def _found(self, id_: str) -> Entry | None:
+        """The entry; None if it is missing or damaged."""
+        try:
+            return self.get(id_)
+        except BankError:
+            return None
 
     def _entry_path(self, id_: str) -> Path:
         if not _ID.fullmatch(id_):
@@ -353,12 +415,7 @@ class Bank:
             except BankError as error:
                 yield Trouble(id_, "entry", error.message)
                 continue
-            if entry.id != id_:
-                yield Trouble(id_, "entry", f"the file holds the entry {entry.id}")
-            if text_sha256(entry.problem) != entry.sha256:
-                yield Trouble(id_, "problem", "the text has another hash")
-            if sha256_of(entry.program) != entry.program_sha256:
-                yield Trouble(id_, "program", "the program has another hash")
+            yield from contradictions(entry, id_)
             if verify is not None:
                 verdict = verify(entry.program, entry.answer)
                 if verdict.verdict != "verified":
@@ -383,16 +440,12 @@ class Bank:
             yield Trouble(name, "block", f"{error.kind}: {error.message}")
 
     def _check_library(self) -> Iterator[Trouble]:
-        known = {str(block["name"]) for id_ in self.ids() for block in self._blocks_of(id_)}
+        entries = [entry for id_ in self.ids() if (entry := self._found(id_)) is not None]
+        known = {str(block["name"]) for entry in entries for block in entry.blocks.values()}
+        kept = {"merged", *self.set_aside_ids()}
         for line in self.library.list():
-            if line.name is None or (line.name not in known and not line.name.startswith("merged@")):
+            if line.name is None or (line.name not in known and line.name.rpartition("@")[0] not in kept):
                 yield Trouble(line.name or line.id, "block", "no entry names it")
-
-    def _blocks_of(self, id_: str) -> list[Mapping[str, Any]]:
-        try:
-            return list(self.get(id_).blocks.values())
-        except BankError:
-            return []
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -424,7 +477,7 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         StoreFull: no space, or not permitted.
     """
-    from taliesin.library import sync_folder
+    from taliesin.durable import sync_folder
 
     temporary = path.parent / f".{path.name}.{os.urandom(6).hex()}"
     try:

@@ -71,6 +71,18 @@ def resolve(name_or_path: str | Path) -> Path:
     return path
 
 
+def with_sha256(sha256: str, given: str | None = None) -> Path | None:
+    """The model file with that hash: `given` (a name or a path) if it is the one, else one of the catalogue; None if neither is here.
+
+    Raises:
+        ModelError: `given` is nothing, or a model file is not what it should be.
+    """
+    if given is not None and file_sha256(path := resolve(given)) == sha256:
+        return path
+    known = next((known for known in catalogue() if known.sha256 == sha256 and known.path.is_file()), None)
+    return None if known is None else resolve(known.name)
+
+
 def check_gguf(path: Path) -> int:
     """The GGUF version of a file, or ModelError. Source: the header in ggml's docs/gguf.md: magic, u32 version."""
     try:

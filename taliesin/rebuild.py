@@ -46,7 +46,7 @@ Status = Literal["verified", "rebuilt", "stale", "left", "failed", "other-engine
 Verdict = Literal["exact", "inexact", "unusable", "unchecked"]
 
 _DECOY_TOKENS = 64
-_REPLACES = "replaces"
+REPLACES = "replaces"
 """Key of a rebuilt block's meta object: the id of the block that it takes the place of."""
 
 
@@ -128,6 +128,7 @@ class Rebuilder:
     Args:
         model: a catalogue name or a GGUF file. Blocks of this model use it, and so do blocks whose own model is nowhere here, if
             it gives their ids the same text. Blocks whose own model is in the catalogue and here keep that.
+        move: whether blocks may go to another model than their own.
         threads, ubatch, gpu_layers: what the blocks shall be computed with from now on; None keeps what each says.
         thorough: prove new generations also by `verify` in processes of its own, once.
         dry_run: change nothing.
@@ -135,6 +136,7 @@ class Rebuilder:
 
     library: Library
     model: str | None = None
+    move: bool = True
     threads: int | None = None
     ubatch: int | None = None
     gpu_layers: int | None = None
@@ -252,7 +254,7 @@ class Rebuilder:
         for block_id in sorted({line.id for line in lines if line.id and not line.problem}):
             try:
                 with self.library.open(block_id) as block:
-                    old = block.header.extra.get(_REPLACES)
+                    old = block.header.extra.get(REPLACES)
             except ToolkitError:
                 continue
             if isinstance(old, str):
@@ -335,14 +337,13 @@ class Rebuilder:
 
     def _find(self, sha256: str) -> tuple[Path, str]:
         """The file of the model with that hash, or of the one to move to, and then why."""
-        given = None if self.model is None else models.resolve(self.model)
-        if given is not None and models.file_sha256(given) == sha256:
-            return given, ""
-        for known in models.catalogue():
-            if known.sha256 == sha256 and known.path.is_file():
-                return models.resolve(known.name), ""
-        if given is None:
-            raise _Left(f"its model (SHA-256 {sha256[:12]}) is not here; --model names its file, or one to move it to")
+        found = models.with_sha256(sha256, self.model)
+        if found is not None:
+            return found, ""
+        if self.model is None or not self.move:
+            move = ", or one to move it to" if self.move else ""
+            raise _Left(f"its model (SHA-256 {sha256[:12]}) is not here; --model names its file{move}")
+        given = models.resolve(self.model)
         return given, f"another model: stored {sha256[:12]}, now {models.file_sha256(given)[:12]}"
 
     def _why_not(self, engine: Engine, block: BlockFile, settings: Settings) -> str:
@@ -391,7 +392,7 @@ class Rebuilder:
             tail=computed.tail,
             certificate=computed.certificate,
             stop=tuple(sorted(engine.model.end_of_generation)) if moved else old.stop,
-            extra=MappingProxyType({**old.extra, _REPLACES: block_id}),
+            extra=MappingProxyType({**old.extra, REPLACES: block_id}),
         )
 
         def prove(written: BlockFile) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from galahad.cli.bank import AllowWeak, BankPath, Ids, Threshold, chosen, open_reader
 from galahad.cli.verify import read_program
-from taliesin import console
+from taliesin import console, durable
 from taliesin.cli.options import GpuLayers, Json, Model, Threads
 from taliesin.errors import UsageError
 
@@ -269,7 +269,6 @@ def isomorph(
     """
     from galahad import isomorph as isomorphs
     from galahad import sandbox
-    from galahad.bank import write_text
     from taliesin.errors import EXIT_PARTIAL
 
     limits = sandbox.Limits(wall_seconds=wall_seconds, cpu_seconds=max(1, int(wall_seconds)))
@@ -282,7 +281,7 @@ def isomorph(
         made += isomorphs.name(template, problem, seed, drawn)
         console.note(f"{problem.id}: {len(drawn.found)} found, {len(drawn.rejected)} rejected")
     if out is not None:
-        write_text(out, isomorphs.dumps(made))
+        durable.write_output(out, isomorphs.dumps(made))
     if as_json:
         console.emit_json("galahad.isomorph/1", {"seed": seed, "count": count, "problems": records})
     else:
@@ -336,8 +335,8 @@ def cost(
 
     Example: galahad cost best-of-5.json recall.json merged.json transfer.json --run runs/first
 
-    With --run the system score: confidently right in the run, and recovered by recall; beside it always the transfer
-    score, which is the figure for generalisation.
+    A line is named by its file and model. With --run the system score: confidently right in the run, and recovered by
+    recall; beside it always the transfer score, which is the figure for generalisation.
 
     Exit codes: 0 printed, 40 not an arm, 43 not a run.
     """
@@ -351,8 +350,8 @@ def cost(
             lines.append(costs.of_run(f"solve {path.name}", report.summarise(runlog.read(path))))
             continue
         arm = arms.load(path)
-        lines.append(costs.of_arm(f"{arm.kind} {arm.engine.get('model', '')}".strip(), arm))
-        if arm.kind in ("recall", "merged"):
+        lines.append(costs.of_arm(f"{path.name.partition('.')[0]} {arm.engine.get('model', '')}".strip(), arm))
+        if arm.kind == "recall":  # an ablation recovers nothing for the system
             recalls.append(arm)
         elif arm.kind == "transfer":
             transfers.append(arm)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from taliesin import console
+from taliesin import console, durable
 from taliesin.cli.options import Json
-from taliesin.errors import StoreFull, UsageError
+from taliesin.errors import UsageError
 
 commands = typer.Typer()
 
@@ -41,7 +40,8 @@ def report(
     versions and hashes. Two runs are compared pair by pair: McNemar's exact test, Wilcoxon and a bootstrap. The page has
     no script and no external asset. Three or more runs are listed without a comparison.
 
-    Exit codes: 0 printed, 2 a raw result without a section, 13 not written, 43 no run there, or a damaged one.
+    Exit codes: 0 printed, 2 a raw result without a section, or no such folder, 13 not written, 43 no run there, or a
+    damaged one.
     """
     from galahad import compare, report, runlog
 
@@ -57,7 +57,8 @@ def report(
     if html is not None:
         from galahad import page
 
-        _write(html, page.page(summaries, compared, [(file.name, _raw(file)) for file in with_ or []]))
+        text = page.page(summaries, compared, [(file.name, _raw(file)) for file in with_ or []])
+        durable.write_output(html, text, mode=0o666, errors="backslashreplace")
         console.note(f"{html} is written")
     if as_json:
         runs = [{"run": str(folder), **summary.as_dict()} for folder, summary in zip(folders, summaries, strict=True)]
@@ -77,17 +78,3 @@ def _raw(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise UsageError("not a raw result", expected="one JSON object", where=path)
     return document
-
-
-def _write(path: Path, text: str) -> None:
-    """The whole page, or the file as it was."""
-    draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
-    try:
-        with draft.open("x", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise StoreFull("the page cannot be written", got=error.strerror, where=path) from error
