@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from galahad.bank import now, write_text
+from galahad.bank import now
 from galahad.errors import SuiteError
 from galahad.stats import Proportion
+from taliesin import durable
 
 SCHEMA = "galahad.arm/1"
 
@@ -102,7 +103,9 @@ class Arm:
 
     def write(self, path: Path) -> None:
         """Raises StoreFull, or UsageError if the folder is missing."""
-        write_text(path, json.dumps({"schema": SCHEMA, **self.as_dict()}, ensure_ascii=False, indent=1) + "\n")
+        durable.write_output(
+            path, json.dumps({"schema": SCHEMA, **self.as_dict()}, ensure_ascii=False, indent=1) + "\n"
+        )
 
 
 def load(path: Path) -> Arm:

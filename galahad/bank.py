@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -31,7 +30,8 @@ from galahad import programs, sandbox
 from galahad.errors import BankError
 from galahad.problems import GOLDS, Problem, text_sha256
 from galahad.runlog import sha256_of
-from taliesin.errors import StoreDamaged, StoreFull, ToolkitError, UsageError
+from taliesin import durable
+from taliesin.errors import StoreDamaged, StoreFull, ToolkitError
 
 if TYPE_CHECKING:
     from galahad.reader import Reader, SavedBlock
@@ -344,8 +344,6 @@ class Bank:
 
         entry: what was read, None if it is damaged. Its blocks stay: moved back, the file is an entry again.
         """
-        from taliesin.durable import sync_folder
-
         path, folder = self._entry_path(id_), self.path / _QUARANTINE
         with self.library.locked():
             if not path.is_file() or self._found(id_) != entry:
@@ -354,10 +352,10 @@ class Bank:
                 folder.mkdir(mode=0o700, exist_ok=True)
                 places = (folder / f"{id_}@{n}.json" for n in itertools.count(1))
                 target = next(place for place in places if not place.exists())
-                write_text(target.with_suffix(".txt"), f"{now()} {why}\n")
+                durable.write_output(target.with_suffix(".txt"), f"{now()} {why}\n")
                 path.rename(target)
-                sync_folder(folder)
-                sync_folder(path.parent)
+                durable.sync_folder(folder)
+                durable.sync_folder(path.parent)
             except OSError as error:
                 raise StoreFull("the entry cannot be set aside", got=error.strerror, where=path) from error
         return target
@@ -468,31 +466,4 @@ def _read(path: Path) -> dict[str, Any]:
 def _write(path: Path, record: Mapping[str, Any]) -> None:
     """Put the record at `path` whole or not at all, on the disk when this returns."""
     text = json.dumps(record, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-    write_text(path, text)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Put `text` at `path` so that a reader sees the old file or the new one; readable by the owner only.
-
-    Raises:
-        StoreFull: no space, or not permitted.
-    """
-    from taliesin.durable import sync_folder
-
-    temporary = path.parent / f".{path.name}.{os.urandom(6).hex()}"
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(text.encode("utf-8", "surrogatepass"))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync_folder(path.parent)
-    except FileNotFoundError as error:
-        raise UsageError("the folder is missing", where=path.parent) from error
-    except OSError as error:
-        raise StoreFull("the file cannot be written", got=error.strerror, where=path) from error
+    durable.write_output(path, text)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
-import os
 import platform
 import subprocess
 import sys
@@ -30,9 +29,8 @@ from typing import Any, Literal, NamedTuple
 from galahad import runlog, solver
 from galahad.errors import PreregError
 from galahad.runlog import canonical
-from taliesin import models
+from taliesin import durable, models
 from taliesin.errors import ModelError, StoreFull, UsageError
-from taliesin.library import sync_folder
 
 LOCK_SCHEMA = "galahad.prereg.lock/1"
 RECORD_SCHEMA = "galahad.prereg.record/1"
@@ -484,16 +482,9 @@ def _read(path: Path, schema: str) -> tuple[dict[str, Any], str]:
 def _write(path: Path, fields: Mapping[str, Any]) -> str:
     """Write canonical JSON so that a crash leaves the old state or the new one; the SHA-256 of the file."""
     data = canonical(fields) + b"\n"
-    draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
     try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(path)
-        sync_folder(path.absolute().parent)
+        durable.write(path, data)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise StoreFull("it could not be written", got=error.strerror, where=path) from error
     return hashlib.sha256(data).hexdigest()
 

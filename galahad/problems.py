@@ -14,9 +14,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import os
 import re
-import tempfile
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +25,7 @@ from typing import Any, Literal, NamedTuple
 from galahad import answers, faults, rows
 from galahad.errors import SuiteError
 from galahad.faults import Fault
+from taliesin import durable
 
 GOLDS = range(1000)
 
@@ -415,22 +414,9 @@ def write(problems: Iterable[Problem], path: Path) -> None:
         SuiteError: the folder is missing or cannot be written.
     """
     try:
-        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8", newline="\n") as file:
-                for problem in problems:
-                    file.write(line(problem) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        with durable.replacing(path) as file:
+            for problem in problems:
+                file.write(f"{line(problem)}\n".encode())
     except OSError as error:
         raise SuiteError("cannot write the problem file", got=error.strerror, where=path) from error
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from galahad.errors import RunLogError
+from taliesin import durable
 from taliesin.errors import StoreFull, UsageError
 
 SCHEMA = "galahad.run/1"
@@ -219,7 +220,7 @@ class RunLog:
             record["chain"] = _chain("", record)
             line = canonical(record) + b"\n"
             _append(log, line, folder / LOG)
-            _sync_folder(folder)
+            durable.sync_folder(folder)
             run = Run(folder, record, (), (), record["chain"], len(line), 0)
             return cls(run, log, _open(folder / TRANSCRIPTS))
         except BaseException:
@@ -387,11 +388,3 @@ def _append(fd: int, data: bytes, where: Path) -> None:
         raise StoreFull(
             "the attempt could not be recorded", got=error.strerror, where=where, hint="free some space, then --resume"
         ) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

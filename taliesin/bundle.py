@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from taliesin import durable
 from taliesin.blockfile import SUFFIX, BlockFile, canonical_json, is_digest, open_regular, parse_canonical_json
 from taliesin.errors import FormatError, StoreDamaged, UnsupportedVersion, UsageError
 
@@ -75,30 +76,22 @@ def write(path: Path, blocks: Mapping[str, BlockFile]) -> int:
         for name, block in blocks.items()
     ]
     manifest = canonical_json({"format": _FORMAT, "version": VERSION, "blocks": [entry._asdict() for entry in entries]})
-    partial = path.with_name(f".{path.name[:100]}.{os.urandom(6).hex()}.part")
-    try:
-        with (
-            os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file,
-            tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar,
-        ):
-            tar.addfile(_member(_MANIFEST, len(manifest)), io.BytesIO(manifest))
-            done = set()
-            for entry, block in zip(entries, blocks.values(), strict=True):
-                if entry.id in done:
-                    continue
-                done.add(entry.id)
-                content = _HashingReader(block)
-                tar.addfile(_member(_member_name(entry.id), entry.bytes), content)
-                if content.sha256.hexdigest() != entry.id:
-                    raise StoreDamaged(
-                        f"block {block.name} is damaged", where=block.path, hint="taliesin check names the damage"
-                    )
-            tar.close()
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with (
+        durable.replacing(path) as file,
+        tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar,
+    ):
+        tar.addfile(_member(_MANIFEST, len(manifest)), io.BytesIO(manifest))
+        done = set()
+        for entry, block in zip(entries, blocks.values(), strict=True):
+            if entry.id in done:
+                continue
+            done.add(entry.id)
+            content = _HashingReader(block)
+            tar.addfile(_member(_member_name(entry.id), entry.bytes), content)
+            if content.sha256.hexdigest() != entry.id:
+                raise StoreDamaged(
+                    f"block {block.name} is damaged", where=block.path, hint="taliesin check names the damage"
+                )
     return path.stat().st_size
 
 

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from taliesin.blockfile import BlockFile
+from taliesin.durable import sync_folder
 from taliesin.errors import FormatError, StoreDamaged, StoreMissing, UnsupportedVersion
-from taliesin.library import OWN_NAMES, id_of_block_file, sync_folder
+from taliesin.library import OWN_NAMES, id_of_block_file
 
 if TYPE_CHECKING:
-    from taliesin.index import RefRow
     from taliesin.library import Library
+    from taliesin.refs import Ref
 
 FindingKind = Literal[
     "damaged-block",
@@ -114,7 +115,7 @@ class _Walk:
         self.repair = repair
         self.findings: list[Finding] = []
         self.blocks: dict[str, Path] = {}  # by id
-        self.refs: list[RefRow] = []
+        self.refs: list[Ref] = []
         self._roots: dict[str, str] = {}  # of the blocks that could be opened, by id
 
     def look_around(self) -> None:
@@ -128,7 +129,7 @@ class _Walk:
             if not self._look_at_stranger(entry, is_ours=entry.name.endswith(".json")):
                 continue
             try:
-                self.refs.append(self.library.read_ref(os.fsencode(entry.name)))
+                self.refs.append(self.library.refs.read(os.fsencode(entry.name)))
             except StoreDamaged as error:
                 self._report("damaged-ref", Path(entry.path), error.message, self._quarantine)
         for folder in _entries(root / "blocks"):
@@ -165,10 +166,10 @@ class _Walk:
             self._report("damaged-block", path, error.message, self._quarantine)
         return False
 
-    def look_at_ref(self, ref: RefRow) -> None:
+    def look_at_ref(self, ref: Ref) -> None:
         path = self.library.path / "refs" / os.fsdecode(ref.file)
         try:
-            if self.library.read_ref(ref.file) != ref:
+            if self.library.refs.read(ref.file) != ref:
                 return  # a writer gave the name to another block since the walk began
         except (StoreMissing, StoreDamaged):
             return

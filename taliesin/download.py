@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from taliesin import console
+from taliesin import console, durable
 from taliesin.catalogue import HubFile, ModelEntry, Part, entry
 from taliesin.errors import ModelError, StoreFull
 from taliesin.filehash import file_sha256
@@ -301,11 +301,7 @@ def _put_in_place(known: ModelEntry, chunks: Iterable[bytes], staging: Path, whe
         os.replace(assembled, known.path)
     finally:
         assembled.unlink(missing_ok=True)
-    folder = os.open(known.path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    durable.sync_folder(known.path.parent)
 
 
 def _need_space(folder: Path, n_bytes: int) -> None:

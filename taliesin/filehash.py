@@ -10,11 +10,10 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import time
 from pathlib import Path
 
-from taliesin import console
+from taliesin import console, durable
 from taliesin.errors import ModelError
 from taliesin.places import cache_dir
 
@@ -88,13 +87,4 @@ def _remember(identity: str, digest: str) -> None:
     document = {"schema": "taliesin.sha256/1", "files": dict(list(files.items())[-_HASHES_KEPT:])}
     with contextlib.suppress(OSError):
         _hash_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, name = tempfile.mkstemp(prefix=".sha256-", dir=_hash_file().parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                json.dump(document, stream)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(name, _hash_file())
-        except OSError:
-            os.unlink(name)
-            raise
+        durable.write(_hash_file(), json.dumps(document).encode())

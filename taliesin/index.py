@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from taliesin.errors import StoreDamaged
+from taliesin.refs import Ref
 
 # Another number means other tables: the file is thrown away and built again.
 SCHEMA = 3
@@ -51,18 +52,6 @@ class BlockRow(NamedTuple):
     problem: str | None
 
 
-class RefRow(NamedTuple):
-    """One ref file: its file name and stamp, and what it says; `block_id` is empty for a damaged one."""
-
-    file: bytes
-    stamp: str
-    name: str
-    block_id: str
-    root: str
-    pinned: bool
-    created: str
-
-
 class Changes(NamedTuple):
     """What differs between the index and the files. A folder's stamp says up to when its rows are known to be right."""
 
@@ -70,7 +59,7 @@ class Changes(NamedTuple):
     gone_folders: list[str]
     blocks: list[BlockRow]
     gone_blocks: list[str]
-    refs: list[RefRow]
+    refs: list[Ref]
     gone_refs: list[bytes]
 
 
@@ -93,10 +82,10 @@ class Index:
         """Block id -> row."""
         return {row[0]: BlockRow._make(row) for row in self._rows("SELECT * FROM blocks")}
 
-    def refs(self) -> list[RefRow]:
+    def refs(self) -> list[Ref]:
         """Sorted by name."""
         rows = self._rows("SELECT * FROM refs ORDER BY name")
-        return [RefRow._make((*row[:5], bool(row[5]), row[6])) for row in rows]
+        return [Ref._make((*row[:5], bool(row[5]), row[6])) for row in rows]
 
     def used(self) -> dict[str, float]:
         """Block id -> Unix time of its last use, for the blocks that were used."""

@@ -13,14 +13,13 @@ import hashlib
 import os
 import re
 import time
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, NamedTuple, Self, cast
 
-from taliesin import blockfile
+from taliesin import blockfile, durable
 from taliesin.blockfile import SUFFIX, BlockFile, BlockHeader, canonical_json, identity_of, is_digest
 from taliesin.errors import (
     FormatError,
@@ -31,7 +30,8 @@ from taliesin.errors import (
     UnsupportedVersion,
     UsageError,
 )
-from taliesin.index import BlockRow, Changes, Index, RefRow
+from taliesin.index import BlockRow, Changes, Index
+from taliesin.refs import Ref, Refs, checked_name, name_of
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -50,10 +50,7 @@ REBUILD_LOCK = "rebuild.lock"
 OWN_NAMES = frozenset(
     (_MARKER, _LOCK, REBUILD_LOCK, _INDEX, f"{_INDEX}-wal", f"{_INDEX}-shm", f"{_INDEX}-journal", *_FOLDERS)
 )
-_REF_SUFFIX = b".json"
-_MAX_NAME_CHARS = 200
-_MAX_NAME_BYTES = 240
-_MAX_REF_BYTES = 4096
+_MAX_MARKER_BYTES = 4096
 _ID_PREFIX = re.compile(r"[0-9a-f]{8,64}")
 # A change within the clock tick of an earlier one leaves the change time as it was: a file this young proves nothing.
 _RACY_SECONDS = 2.0
@@ -107,47 +104,6 @@ class ImportReport(NamedTuple):
 Listing = list[BlockInfo]
 
 
-def checked_name(name: str) -> str:
-    """`name` in NFC.
-
-    Raises:
-        UsageError: empty, too long, with a control character, or with a space at an end.
-    """
-    name = unicodedata.normalize("NFC", name)
-    if not name or len(name) > _MAX_NAME_CHARS:
-        raise UsageError(
-            "a block's name has a wrong length", expected=f"1 to {_MAX_NAME_CHARS} characters", got=len(name)
-        )
-    for char in name:
-        # Joiners are part of the spelling in several scripts; other format characters can only mislead.
-        if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") and char not in "\u200c\u200d":
-            raise UsageError("a block's name holds a control character", got=repr(name))
-    if name != name.strip():
-        raise UsageError("a block's name begins or ends with a space", got=repr(name))
-    if len(_ref_file(name)) > _MAX_NAME_BYTES:
-        raise UsageError(
-            "a block's name is too long for a file name", expected=f"{_MAX_NAME_BYTES} bytes", got=len(_ref_file(name))
-        )
-    return name
-
-
-def _ref_file(name: str) -> bytes:
-    """The file name of a ref, as bytes, so that it does not depend on the locale."""
-    raw = re.sub(rb"[/\\%]|^\.", lambda match: b"%%%02X" % ord(match[0]), name.encode())
-    return raw + _REF_SUFFIX
-
-
-def _name_of_ref_file(file: bytes) -> str | None:
-    """The name that `file` stands for; None if no name has that file name."""
-    from urllib.parse import unquote_to_bytes
-
-    try:
-        name = unquote_to_bytes(file.removesuffix(_REF_SUFFIX)).decode()
-        return name if checked_name(name) == name and _ref_file(name) == file else None
-    except (UnicodeDecodeError, UsageError):
-        return None
-
-
 def default_path() -> Path:
     """Where a user's library is unless told otherwise."""
     from platformdirs import user_data_path
@@ -180,6 +136,7 @@ class Library:
             for name in (*_FOLDERS, _LOCK, REBUILD_LOCK, _INDEX):
                 self._refuse_link(self.path / name)
         self.index = Index(self.path / _INDEX)
+        self.refs = Refs(self.path / "refs", drafts=self.path / "tmp")
 
     def close(self) -> None:
         self.index.close()
@@ -279,7 +236,7 @@ class Library:
                 draft, block_id, root = _written(folder, header, payload)
                 with self.locked():
                     self._refuse_taken(name, replace)
-                    before = self._sound_ref(name)
+                    before = self.refs.find_sound(name)
                     self._publish(draft, name, block_id, root)
                     if before and before.block_id != block_id:
                         self._remove_block_unless_named(before.block_id)
@@ -336,11 +293,10 @@ class Library:
             self._refuse_taken(new, replace=False)
             ref = self._find_ref(old)
             if ref:
-                os.rename(self._ref_path(ref.name), self._ref_path(new))
-                sync_folder(self.path / "refs")
+                self.refs.rename(ref.name, new)
             else:
                 with self.open(old) as block:
-                    self._write_ref(RefRow(b"", "", new, cast(str, block.block_id), block.root, False, _now()))
+                    self.refs.write(new, cast(str, block.block_id), block.root, pinned=False, created=_now())
         return self.info(new)
 
     def remove(self, name_or_id: str) -> Sequence[BlockInfo]:
@@ -349,10 +305,7 @@ class Library:
             ref = self._find_ref(name_or_id)
             block_id = ref.block_id if ref else self._find_id(name_or_id)
             lines = [line for line in self.list() if line.id == block_id and (ref is None or line.name == ref.name)]
-            for line in lines:
-                if line.name is not None:
-                    os.unlink(self._ref_path(line.name))
-            sync_folder(self.path / "refs")
+            self.refs.remove(line.name for line in lines if line.name is not None)
             self._remove_block_unless_named(block_id)
         return lines
 
@@ -362,7 +315,7 @@ class Library:
             ref = self._find_ref(name)
             if ref is None:
                 raise StoreMissing("no block of that name", got=name, where=self.path)
-            self._write_ref(ref._replace(pinned=pinned))
+            self.refs.write(ref.name, ref.block_id, ref.root, pinned, ref.created)
         return self.info(name)
 
     def gc(self, budget_bytes: int, dry_run: bool = False) -> GcReport:
@@ -395,10 +348,7 @@ class Library:
                 if kept <= budget_bytes:
                     break
                 if not dry_run:
-                    for line in names[block_id]:
-                        if line.name is not None:
-                            os.unlink(self._ref_path(line.name))
-                    sync_folder(self.path / "refs")
+                    self.refs.remove(line.name for line in names[block_id] if line.name is not None)
                     self._remove_block(block_id)
                 kept -= names[block_id][0].file_bytes
                 removed += names[block_id]
@@ -488,7 +438,7 @@ class Library:
                 for entry in entries:
                     self._refuse_conflict(entry, replace)
                 for entry in entries:
-                    before = self._sound_ref(entry.name)
+                    before = self.refs.find_sound(entry.name)
                     if before and before.block_id == entry.id and self.block_path(entry.id).exists():
                         present.append(entry.name)
                         continue
@@ -556,33 +506,6 @@ class Library:
         self._refuse_link(folder)
         return folder / (block_id + SUFFIX)
 
-    def read_ref(self, file: bytes) -> RefRow:
-        """The ref in that file of `refs/`.
-
-        Raises:
-            StoreMissing: no such file. StoreDamaged: it does not say what a ref says, or is not a regular file.
-        """
-        path = self.path / "refs" / os.fsdecode(file)
-        name = _name_of_ref_file(file)
-        try:
-            fd = blockfile.open_regular(path)
-            try:
-                stamp = identity_of(os.fstat(fd)).stamp
-                raw = os.read(fd, _MAX_REF_BYTES + 1)
-            finally:
-                os.close(fd)
-            ref = blockfile.parse_canonical_json(raw, "ref", path)
-        except FormatError as error:
-            raise StoreDamaged(f"the name {name!r} is damaged: {error.message}", where=path) from error
-        block_id, root, pinned, created = (ref.get(key) for key in ("block", "root", "pinned", "created"))
-        if (
-            name is None
-            or len(ref) != 4
-            or not (is_digest(block_id) and is_digest(root) and isinstance(pinned, bool) and isinstance(created, str))
-        ):
-            raise StoreDamaged(f"the name {name!r} is damaged", where=path, hint="taliesin check --repair removes it")
-        return RefRow(file, stamp, name, cast(str, block_id), cast(str, root), pinned, created)
-
     # -- opening and creating ------------------------------------------------------------------------------------------
 
     def _has_marker(self) -> bool:
@@ -607,13 +530,14 @@ class Library:
             self._refuse_link(self.path / name)
             (self.path / name).mkdir(mode=0o700, exist_ok=True)
         marker = canonical_json({"format": _FORMAT, "version": VERSION})
-        _write_durably(self.path / "tmp" / f"marker-{os.urandom(8).hex()}", self.path / _MARKER, marker)
+        # The draft in `tmp/`, where `leftovers` finds what a killed writer left.
+        durable.write(self.path / _MARKER, marker, draft=self.path / "tmp" / f"marker-{os.urandom(8).hex()}")
 
     def _check_version(self) -> None:
         path = self.path / _MARKER
         fd = blockfile.open_regular(path)
         with os.fdopen(fd, "rb") as file:
-            marker = blockfile.parse_canonical_json(file.read(_MAX_REF_BYTES), "the library's marker", path)
+            marker = blockfile.parse_canonical_json(file.read(_MAX_MARKER_BYTES), "the library's marker", path)
         version = marker.get("version")
         if isinstance(version, int) and version > VERSION:
             raise UnsupportedVersion(f"library of version {version}; this program reads version {VERSION}", where=path)
@@ -659,17 +583,17 @@ class Library:
         known = self.index.ref_stamps()
         with os.scandir(folder) as entries:
             for entry in entries:
-                name = _name_of_ref_file(entry.name)
+                name = name_of(entry.name)
                 if name is None:
                     continue
                 try:
                     stamp = identity_of(entry.stat(follow_symlinks=False)).stamp
                     if known.pop(entry.name, None) != stamp:
-                        changes.refs.append(self.read_ref(entry.name))
+                        changes.refs.append(self.refs.read(entry.name))
                 except (FileNotFoundError, StoreMissing):  # removed meanwhile
                     changes.gone_refs.append(entry.name)
                 except StoreDamaged:
-                    changes.refs.append(RefRow(entry.name, stamp, name, "", "", False, ""))
+                    changes.refs.append(Ref(entry.name, stamp, name, "", "", False, ""))
         changes.gone_refs.extend(known)
 
     def _scan_blocks(self, folder: Path, changes: Changes) -> None:
@@ -687,23 +611,10 @@ class Library:
                     changes.blocks.append(_read_block_row(Path(entry.path), status))
         changes.gone_blocks.extend(known)
 
-    def _find_ref_of(self, name: str) -> RefRow | None:
-        try:
-            return self.read_ref(_ref_file(name))
-        except StoreMissing:
-            return None
-
-    def _sound_ref(self, name: str) -> RefRow | None:
-        """The ref of that name; None also for a damaged one, for who is about to replace it."""
-        try:
-            return self._find_ref_of(name)
-        except StoreDamaged:
-            return None
-
-    def _find_ref(self, name_or_id: str) -> RefRow | None:
+    def _find_ref(self, name_or_id: str) -> Ref | None:
         """The ref of that name, or None where only an id can be meant."""
         try:
-            return self._find_ref_of(checked_name(name_or_id))
+            return self.refs.find(checked_name(name_or_id))
         except UsageError:
             return None
 
@@ -747,13 +658,13 @@ class Library:
             os.close(fd)
 
     def _refuse_taken(self, name: str, replace: bool) -> None:
-        if not replace and os.path.lexists(self._ref_path(name)):
+        if not replace and os.path.lexists(self.refs.path(name)):
             raise UsageError(
                 f"a block of the name {name!r} exists", where=self.path, hint="choose another name, or replace it"
             )
 
     def _refuse_conflict(self, entry: bundle.Entry, replace: bool) -> None:
-        ref = None if replace else self._find_ref_of(entry.name)
+        ref = None if replace else self.refs.find(entry.name)
         if ref and ref.block_id != entry.id:
             raise UsageError(
                 f"the name {entry.name!r} belongs to another block here",
@@ -762,34 +673,25 @@ class Library:
                 hint="rename that one, or import with --replace",
             )
 
-    def _ref_path(self, name: str) -> Path:
-        return self.path / "refs" / os.fsdecode(_ref_file(name))
-
     def _publish(self, draft: Path, name: str, block_id: str, root: str) -> None:
         """Move the draft to its place and name it, under the lock. One that was moved already is only named."""
         target = self.block_path(block_id)
         existed = os.path.lexists(target)
-        pinned = (ref := self._sound_ref(name)) is not None and ref.pinned
+        pinned = (ref := self.refs.find_sound(name)) is not None and ref.pinned
         try:
             if draft.exists():
                 if not target.parent.exists():
                     target.parent.mkdir(mode=0o700)
-                    sync_folder(target.parent.parent)
+                    durable.sync_folder(target.parent.parent)
                 # An existing file is replaced by the same bytes: if it was damaged, that mends it.
                 os.rename(draft, target)
-                sync_folder(target.parent)
-            self._write_ref(RefRow(b"", "", name, block_id, root, pinned, _now()))
+                durable.sync_folder(target.parent)
+            self.refs.write(name, block_id, root, pinned, created=_now())
         except BaseException:
             # Unless only the last flush failed and the name stands.
-            if not existed and ((ref := self._sound_ref(name)) is None or ref.block_id != block_id):
+            if not existed and ((ref := self.refs.find_sound(name)) is None or ref.block_id != block_id):
                 target.unlink(missing_ok=True)
             raise
-
-    def _write_ref(self, ref: RefRow) -> None:
-        content = canonical_json(
-            {"block": ref.block_id, "root": ref.root, "pinned": ref.pinned, "created": ref.created}
-        )
-        _write_durably(self.path / "tmp" / f"ref-{os.urandom(8).hex()}", self._ref_path(ref.name), content)
 
     def _remove_block_unless_named(self, block_id: str) -> None:
         if all(line.id != block_id or line.name is None for line in self.list()):
@@ -799,7 +701,7 @@ class Library:
         path = self.block_path(block_id)
         path.unlink(missing_ok=True)
         if path.parent.exists():
-            sync_folder(path.parent)
+            durable.sync_folder(path.parent)
 
 
 def _now() -> str:
@@ -818,7 +720,7 @@ def id_of_block_file(file: str, folder: str) -> str | None:
     return block_id if file.endswith(SUFFIX) and is_digest(block_id) and block_id.startswith(folder) else None
 
 
-def _info(ref: RefRow | None, row: BlockRow | None, last_used: float | None) -> BlockInfo:
+def _info(ref: Ref | None, row: BlockRow | None, last_used: float | None) -> BlockInfo:
     """The line of one block: its name if it has one, and its file if there is one."""
     name, pinned = (ref.name, ref.pinned) if ref else (None, False)
     if row is None:
@@ -913,29 +815,6 @@ def _copy_hashed(stream: IO[bytes], target: Path, size: int, block_id: str, wher
             where=where,
             hint="copy the bundle again",
         )
-
-
-def _write_durably(temporary: Path, target: Path, content: bytes) -> None:
-    """Put `content` at `target` so that a reader sees the old file or the new one, and no crash undoes it later."""
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(target.parent)
-
-
-def sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))

@@ -27,17 +27,15 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from taliesin import placement, seqstate
+from taliesin import durable, placement, seqstate
 from taliesin.blockfile import open_regular
 from taliesin.errors import FormatError, StoreMissing, UnsupportedModel, UnsupportedVersion, UsageError
-from taliesin.library import sync_folder
 from taliesin.seqstate import CELL, Part, Rows, SequenceState
 
 MAGIC = 0x67677371
@@ -287,17 +285,7 @@ def _ring_image(payload: memoryview, state: SequenceState, n_tokens: int, window
 
 def write(path: Path, image: memoryview) -> None:
     """Write a slot file under `path` at once or not at all, readable by its owner only; one that is there is replaced."""
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".slot-")
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(image)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    durable.write(path, image)
 
 
 def describe(part: Part) -> dict[str, object]:

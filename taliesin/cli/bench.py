@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taliesin import console
+from taliesin import console, durable
 from taliesin.cli.options import (
     GpuLayers,
     Json,
@@ -28,7 +28,7 @@ from taliesin.cli.options import (
     parse_bytes,
     read_text,
 )
-from taliesin.errors import EXIT_NO, UsageError
+from taliesin.errors import EXIT_NO, StoreFull, UsageError
 
 if TYPE_CHECKING:
     from taliesin.bench import Report
@@ -126,11 +126,18 @@ def _show(report: Report, out: Path | None, as_json: bool) -> None:
 
 
 def write_results(out: Path, schema: str, fields: dict[str, Any], page: str) -> None:
-    """`OUT.json` and `OUT.md`; folders are made."""
-    out.parent.mkdir(parents=True, exist_ok=True)
+    """`OUT.json` and `OUT.md`; folders are made.
+
+    Raises:
+        StoreFull: no space, or not permitted.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreFull("the folder of the results cannot be made", got=error.strerror, where=out.parent) from error
     document = json.loads(console.json_line({"schema": schema, **fields}))
-    out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    out.with_suffix(".md").write_text(page, encoding="utf-8")
+    durable.write_output(out.with_suffix(".json"), json.dumps(document, indent=1) + "\n", mode=0o666)
+    durable.write_output(out.with_suffix(".md"), page, mode=0o666)
 
 
 @commands.command()

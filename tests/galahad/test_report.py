@@ -204,7 +204,7 @@ def test_command_prints_markdown_json_or_writes_a_page(
     assert (code, out) == (0, "")
     read((tmp_path / "r.html").read_text(encoding="utf-8"))
     code, _, err = run("report", a, "--html", tmp_path / "none" / "r.html")
-    assert code == 13
+    assert code == 2
     code, _, err = run("report", a, "--html", tmp_path / "q.html", "--with", a / "run.jsonl")
     assert code == 2
     assert not (tmp_path / "q.html").exists()

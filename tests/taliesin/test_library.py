@@ -24,7 +24,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taliesin import blockfile, library
+from taliesin import blockfile, library, refs
 from taliesin.blockfile import BlockFile, BlockHeader
 from taliesin.errors import (
     FormatError,
@@ -36,7 +36,8 @@ from taliesin.errors import (
     UnsupportedVersion,
     UsageError,
 )
-from taliesin.library import Library, checked_name
+from taliesin.library import Library
+from taliesin.refs import checked_name
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -248,11 +249,11 @@ def test_any_name_stays_one_file_in_refs_and_reads_back(name: str) -> None:
         checked = checked_name(name)
     except UsageError:
         return
-    file = library._ref_file(checked)
+    file = refs.file_of(checked)
     assert b"/" not in file
     assert not file.startswith(b".")
     assert len(file) <= 240
-    assert library._name_of_ref_file(file) == checked
+    assert refs.name_of(file) == checked
 
 
 @pytest.mark.parametrize(
