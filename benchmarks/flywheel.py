@@ -34,7 +34,8 @@ class Series:
         self.bank = self.work / "bank"
         self.results = self.work / "results"
         self.results.mkdir(parents=True, exist_ok=True)
-        self.engine = ["--model", options.model, "--threads", str(options.threads)]
+        self.engine = ["--model", options.model, "--threads", options.threads, "--gpu-layers", options.gpu_layers]
+        self.judge = ["--allow-weak"] if options.allow_weak else []
         self.ids = [part for one in IDS for part in ("--id", one)]
         self.tokens, self.measure = options.tokens, options.measure
         self.base = ["--run", options.run.resolve()] if options.run else []
@@ -59,16 +60,18 @@ class Series:
 
     def add(self) -> None:
         need = self.base or (["--measure", self.measure] if self.measure else ["--force"])
-        self.galahad("add", "bank", "add", self.problems, *self.ids, "--bank", self.bank, *need, *self.engine)
+        self.galahad(
+            "add", "bank", "add", self.problems, *self.ids, "--bank", self.bank, *need, *self.engine, *self.judge
+        )
 
     def check(self) -> None:
-        self.galahad("check", "bank", "check", "--bank", self.bank, "--certify", *self.engine)
+        self.galahad("check", "bank", "check", "--bank", self.bank, "--certify", *self.engine, *self.judge)
 
     def lint(self) -> None:
         self.galahad("lint", "bank", "lint", "--bank", self.bank)
 
     def rewrite(self) -> None:
-        self.galahad("rewrite", "bank", "lint", "--bank", self.bank, "--rewrite", *self.engine)
+        self.galahad("rewrite", "bank", "lint", "--bank", self.bank, "--rewrite", *self.engine, *self.judge)
 
     def route(self) -> None:
         outside = ROOT / "data" / "programs" / "outside.txt"
@@ -83,11 +86,32 @@ class Series:
 
     def isomorph(self) -> None:
         variants = self.work / "variants.jsonl"
-        self.galahad("isomorph", "isomorph", self.problems, *self.ids, "--seed", 1, "--out", variants, "--timeout", 60)
+        self.galahad(
+            "isomorph",
+            "isomorph",
+            self.problems,
+            *self.ids,
+            "--seed",
+            1,
+            "--out",
+            variants,
+            "--timeout",
+            60,
+            *self.judge,
+        )
 
     def transfer(self) -> None:
         for way in ("arguments", "program"):
-            self.arm(f"transfer-{way}", "transfer", self.work / "variants.jsonl", "--bank", self.bank, "--adapt", way)
+            self.arm(
+                f"transfer-{way}",
+                "transfer",
+                self.work / "variants.jsonl",
+                "--bank",
+                self.bank,
+                "--adapt",
+                way,
+                *self.judge,
+            )
 
     def controls(self) -> None:
         """C16 and C17: problems that the model solves, without anything, with a bank, and with a method card."""
@@ -111,6 +135,7 @@ class Series:
                 program,
                 "--force",
                 *self.engine,
+                *self.judge,
             )
         self.arm("control-bank", "recall", easy, "--bank", bank)
         card = ROOT / "data" / "controls" / "card.md"
@@ -131,6 +156,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--run", type=Path, help="this model's run of the suite: what it needs, and the system score")
+    parser.add_argument("--gpu-layers", type=int, default=0)
+    parser.add_argument("--allow-weak", action="store_true", help="run programs even without a full sandbox")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--measure", type=int, default=256)
     parser.add_argument("--stage", action="append", choices=STAGES)

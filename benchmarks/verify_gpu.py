@@ -5,7 +5,7 @@
 As `exactness_matrix.py`, but on the device, with more trials, and for models without a tokenizer: blocks are seeded token ids, stored
 whole. Grafts are tried --trials times, and the fresh reference is computed --fresh-trials times. Each run's vectors also go to
 OUTPUT.runs.jsonl as they are computed (the first 16 digits of each SHA-256), so that an interrupted row can still be compared by hand.
-Exit code 3 if a vector differs. Times in the report are no measurements: several of these may share the GPU.
+Exit code 3 if a vector differs, as with --sabotage one must. Times in the report are no measurements: several of these may share the GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from taliesin import bench, console, llama
 from taliesin.engine import Engine
 from taliesin.errors import EXIT_NO
 from taliesin.library import Library
-from taliesin.verify import QUERY_LENGTHS, STEPS, Run, verify
+from taliesin.verify import QUERY_LENGTHS, STEPS, Run, Sabotage, verify
 
 SCHEMA = "taliesin.bench.verify-gpu/1"
 SEED = 0
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--lengths", nargs="+", type=int, required=True, metavar="N")
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--fresh-trials", type=int, default=2)
+    parser.add_argument("--sabotage", type=Sabotage, choices=list(Sabotage), help="break every graft in this way")
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--gpu-layers", type=int, default=-1)
     parser.add_argument("--output", type=Path, required=True)
@@ -70,6 +71,7 @@ def main() -> None:
                     gpu_layers=options.gpu_layers,
                     trials=options.trials,
                     fresh_trials=options.fresh_trials,
+                    sabotage=options.sabotage,
                     one_shot=False,
                     on_run=keep,
                 )

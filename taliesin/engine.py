@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from taliesin import certificate, fingerprint, graft, llama, models, placement, prompt, seqstate
-from taliesin.blockfile import BlockFile, BlockHeader, Certificate, Equals, Part, Source
+from taliesin.blockfile import BlockFile
+from taliesin.blockheader import BlockHeader, Certificate, Equals, Part, Source
 from taliesin.errors import DecodeError, RecipeMismatch, UsageError
 from taliesin.fingerprint import Difference, Recipe
 from taliesin.library import BlockInfo, Library, Policy
@@ -357,10 +358,10 @@ class Engine:
     # -- grafting ------------------------------------------------------------------------------------------------------
 
     def prepare(self, context: llama.Context, block: BlockFile, *, verify: bool) -> graft.Prepared:
-        """`graft.prepare`; for a GPU into memory that is used again, and with every core, since one copies far below its speed."""
+        """`graft.prepare`; for a GPU into page-locked memory that is used again, and with every core: one alone is slower than the GPU."""
         if self.staging is None:
             return graft.prepare(context, block, verify=verify, threads=context.settings.n_threads)
-        return graft.prepare(context, block, verify=verify, threads=usable_cores(), take=self.staging.take)
+        return graft.prepare(context, block, verify=verify, threads=usable_cores(), staging=self.staging)
 
     def graft(
         self,

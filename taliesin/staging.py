@@ -1,8 +1,7 @@
-"""Host memory that states are read into and handed to a GPU from: used again, and page-locked from its second use on.
+"""Host memory that states are read into and handed to a GPU from: page-locked once, and used again.
 
 A state of a gigabyte in new memory costs a page fault for each of its pages, and the driver copies what is not page-locked at a
-sixth of the speed. Locking costs more than one graft gains, so memory is locked when it is used for the second time, or when its
-owner says that it will be (`lock`).
+seventh of the speed. Locking touches pages one by one, so it is done when they were filled already (`lock`).
 
 Promises: memory that any view still refers to is not handed out again, whoever keeps the view and however long; and bytes that the
 taker calls filler are zero, however the memory was used before. Filler is written only where the layout is not the one before.
@@ -95,7 +94,6 @@ class Staging:
         if fitting:
             region = min(fitting, key=lambda one: one.n_bytes)
             self._free.remove(region)
-            region.lock()
         else:
             region = _Region(-(-n_bytes // _GRANULE) * _GRANULE)
         region.clear(tuple(filler))
@@ -107,11 +105,8 @@ class Staging:
         return memoryview(lent).cast("B")
 
     def lock(self, memory: memoryview) -> bool:
-        """Lock lent memory now; whether it is locked. For an owner who will use it again."""
+        """Lock memory that `take` gave; whether it is locked, which is tried once."""
         return self._lent[pagelock.address(memory)].lock()
-
-    def is_locked(self, memory: memoryview) -> bool:
-        return bool(self._lent[pagelock.address(memory)].locked)
 
     @property
     def free_bytes(self) -> int:

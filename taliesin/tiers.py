@@ -138,8 +138,6 @@ class Tiers:
         while self._memory and self.used_bytes("memory") + held.n_bytes > self.memory_bytes:
             self._memory.popitem(last=False)
             self.evicted["memory"] += 1
-        if self.engine.staging is not None:
-            self.engine.staging.lock(prepared.memory)
         self._memory[block_id] = held
 
     def _source(self, block_id: str, context: llama.Context) -> Callable[[], Prepared]:

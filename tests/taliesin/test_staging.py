@@ -70,15 +70,15 @@ def test_fresh_memory_is_writable_and_zero() -> None:
         assert zeros[-1] == 7
 
 
-def test_memory_is_locked_at_its_second_use_and_stays_so(locks: FakeLocks) -> None:
+def test_memory_is_locked_once_and_used_again(locks: FakeLocks) -> None:
     staging = Staging()
     seen = []
     for _ in range(4):
         memory = staging.take(MEGABYTE, [])
-        seen.append((pagelock.address(memory), staging.is_locked(memory)))
+        seen.append(pagelock.address(memory))
+        assert staging.lock(memory)
         del memory
-    address = seen[0][0]
-    assert seen == [(address, False), (address, True), (address, True), (address, True)]
+    assert len(set(seen)) == 1
     assert locks.tried == 1
 
 
@@ -101,18 +101,10 @@ def test_what_cannot_be_locked_is_used_all_the_same_and_not_tried_again(locks: F
     staging = Staging()
     for _ in range(3):
         memory = staging.take(MEGABYTE, [])
-        assert not staging.is_locked(memory)
+        assert not staging.lock(memory)
         del memory
     assert locks.tried == 1
     staging.close()
-
-
-def test_an_owner_can_lock_at_once(locks: FakeLocks) -> None:
-    staging = Staging()
-    memory = staging.take(MEGABYTE, [])
-    assert staging.lock(memory)
-    assert staging.lock(memory)
-    assert locks.tried == 1
 
 
 def test_no_more_than_the_spare_is_kept_and_what_goes_is_unlocked(locks: FakeLocks) -> None:
@@ -238,7 +230,7 @@ def test_a_graft_is_put_back_from_its_own_memory_after_others_were_staged(engine
 
 
 @pytest.mark.native
-def test_the_memory_tier_locks_what_it_keeps_and_gives_it_back_when_it_is_evicted(
+def test_the_memory_tier_holds_locked_memory_and_gives_it_back_when_it_is_evicted(
     engine: Engine, library: Library, locks: FakeLocks
 ) -> None:
     assert engine.staging is not None
