@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from taliesin import __version__
-from taliesin.blockfile import BlockHeader
+from taliesin.blockheader import BlockHeader
 from taliesin.library import Library
 
 

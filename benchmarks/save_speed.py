@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from taliesin import bench, console, llama, models
-from taliesin.blockfile import BlockHeader
+from taliesin.blockheader import BlockHeader
 from taliesin.engine import Engine
 from taliesin.library import Library
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from taliesin.blockfile import Certificate
+from taliesin.blockheader import Certificate
 from taliesin.errors import CertificateMismatch
 
 if TYPE_CHECKING:

@@ -20,6 +20,12 @@ from taliesin.places import cache_dir
 _CHUNK_BYTES = 4 << 20
 _RACY_SECONDS = 2.0
 _HASHES_KEPT = 512
+_HEX64 = re.compile(r"[0-9a-f]{64}")
+
+
+def is_digest(value: object) -> bool:
+    """Whether `value` is a SHA-256 in lower-case hexadecimal."""
+    return isinstance(value, str) and _HEX64.fullmatch(value) is not None
 
 
 def file_sha256(path: Path, *, remembered: bool = True) -> str:
@@ -76,7 +82,7 @@ def _hash_file() -> Path:
 def _remembered() -> dict[str, str]:
     try:
         document = json.loads(_hash_file().read_text(encoding="utf-8"))
-        return {str(k): v for k, v in document["files"].items() if re.fullmatch(r"[0-9a-f]{64}", v)}
+        return {str(k): v for k, v in document["files"].items() if is_digest(v)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}  # a cache: what cannot be read is computed again
 

@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, NamedTuple, Self, cast
 
 from taliesin import blockfile, durable
-from taliesin.blockfile import SUFFIX, BlockFile, BlockHeader, canonical_json, identity_of, is_digest
+from taliesin.blockfile import SUFFIX, BlockFile, identity_of
+from taliesin.blockheader import BlockHeader
+from taliesin.canonical import canonical_json, parse_canonical_json
 from taliesin.errors import (
     FormatError,
     StoreDamaged,
@@ -30,6 +32,7 @@ from taliesin.errors import (
     UnsupportedVersion,
     UsageError,
 )
+from taliesin.filehash import is_digest
 from taliesin.index import BlockRow, Changes, Index
 from taliesin.refs import Ref, Refs, checked_name, name_of
 
@@ -537,7 +540,7 @@ class Library:
         path = self.path / _MARKER
         fd = blockfile.open_regular(path)
         with os.fdopen(fd, "rb") as file:
-            marker = blockfile.parse_canonical_json(file.read(_MAX_MARKER_BYTES), "the library's marker", path)
+            marker = parse_canonical_json(file.read(_MAX_MARKER_BYTES), "the library's marker", path)
         version = marker.get("version")
         if isinstance(version, int) and version > VERSION:
             raise UnsupportedVersion(f"library of version {version}; this program reads version {VERSION}", where=path)

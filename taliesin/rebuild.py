@@ -24,7 +24,8 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from taliesin import certificate, fingerprint, models, prompt
-from taliesin.blockfile import BlockFile, BlockHeader
+from taliesin.blockfile import BlockFile
+from taliesin.blockheader import BlockHeader
 from taliesin.engine import SETTINGS, Engine, Grafted
 from taliesin.errors import (
     CertificateMismatch,

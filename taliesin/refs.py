@@ -16,8 +16,10 @@ from typing import NamedTuple, cast
 from urllib.parse import unquote_to_bytes
 
 from taliesin import durable
-from taliesin.blockfile import canonical_json, identity_of, is_digest, open_regular, parse_canonical_json
+from taliesin.blockfile import identity_of, open_regular
+from taliesin.canonical import canonical_json, parse_canonical_json
 from taliesin.errors import FormatError, StoreDamaged, StoreMissing, UsageError
+from taliesin.filehash import is_digest
 
 _SUFFIX = b".json"
 _MAX_NAME_CHARS = 200

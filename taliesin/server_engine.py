@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from taliesin import certificate, filehash, fingerprint, llama, models, placement, seqstate, slotfile
-from taliesin.blockfile import BlockFile, BlockHeader
+from taliesin.blockfile import BlockFile
+from taliesin.blockheader import BlockHeader
 from taliesin.engine import Align, Engine, Prefilled, Step, cut_at, equality
 from taliesin.errors import (
     CertificateMismatch,

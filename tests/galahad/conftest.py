@@ -12,7 +12,8 @@ import pytest
 from galahad import sandbox
 from galahad.engines import Completion
 from galahad.reader import SavedBlock
-from taliesin.blockfile import BlockFile, BlockHeader
+from taliesin.blockfile import BlockFile
+from taliesin.blockheader import BlockHeader
 from taliesin.errors import CertificateMismatch
 from taliesin.library import Library
 

@@ -21,8 +21,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taliesin import blockfile
-from taliesin.blockfile import BlockFile, BlockHeader, Certificate, Part, Source
+from taliesin import blockfile, blockheader
+from taliesin.blockfile import BlockFile
+from taliesin.blockheader import BlockHeader, Certificate, Part, Source
+from taliesin.canonical import canonical_json
 from taliesin.errors import FormatError, StoreDamaged, StoreMissing, TaliesinError, UnsupportedVersion
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -389,7 +391,7 @@ headers = st.builds(
     title=st.text(),
     created=st.just("2026-01-31T12:00:00.123456Z"),
     recipe=st.dictionaries(st.text(), json_values, min_size=1, max_size=4),
-    equals=st.sampled_from(blockfile.EQUALS),
+    equals=st.sampled_from(blockheader.EQUALS),
     tokens=token_lists.filter(bool).map(lambda ids: np.array(ids, np.int32)),
     tail=token_lists.map(lambda ids: np.array(ids, np.int32)),
     text=st.text(max_size=200),
@@ -613,6 +615,6 @@ def test_identity_changes_with_the_file(tmp_path: Path) -> None:
 
 def test_canonical_json_is_stable() -> None:
     value = {"b": [1, 2.5, None, True], "a": {"ŵ": "x\n"}}
-    raw = blockfile.canonical_json(value)
+    raw = canonical_json(value)
     assert raw == '{"a":{"ŵ":"x\\n"},"b":[1,2.5,null,true]}'.encode()
     assert json.loads(raw) == value

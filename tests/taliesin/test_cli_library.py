@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from taliesin import cli, console
-from taliesin.blockfile import BlockHeader, Certificate, Part, Source
+from taliesin.blockheader import BlockHeader, Certificate, Part, Source
 from taliesin.cli.options import parse_bytes
 from taliesin.errors import UsageError
 from taliesin.library import Library

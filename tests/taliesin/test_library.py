@@ -25,7 +25,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taliesin import blockfile, library, refs
-from taliesin.blockfile import BlockFile, BlockHeader
+from taliesin.blockfile import BlockFile
+from taliesin.blockheader import BlockHeader
+from taliesin.canonical import canonical_json
 from taliesin.errors import (
     FormatError,
     StoreDamaged,
@@ -870,7 +872,7 @@ def forge_bundle(
     """A bundle of the golden block, with what is given in place of the right things. A member: name or TarInfo, content."""
     entry = {"name": "golden", "id": BLOCK_ID, "bytes": len(BLOCK), "root": BLOCK[-32:].hex()}
     fields = {"format": "taliesin-bundle", "version": 1, "blocks": [entry] if entries is None else entries} | manifest
-    raw = blockfile.canonical_json(fields)
+    raw = canonical_json(fields)
     with tarfile.open(path, "w", format=tar_format) as tar:
         for name, content in (
             members if members is not None else [("manifest.json", raw), (f"blocks/{BLOCK_ID}.kvb", BLOCK)]
@@ -886,7 +888,7 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 
 def manifest_of(*entries: dict[str, Any]) -> bytes:
-    return blockfile.canonical_json({"format": "taliesin-bundle", "version": 1, "blocks": list(entries)})
+    return canonical_json({"format": "taliesin-bundle", "version": 1, "blocks": list(entries)})
 
 
 def link(name: str, kind: bytes) -> tarfile.TarInfo:

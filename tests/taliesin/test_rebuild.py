@@ -17,7 +17,7 @@ import pytest
 
 from taliesin import certificate, cli, console, fingerprint, graft, llama, verify_worker
 from taliesin import rebuild as rebuilding
-from taliesin.blockfile import BlockHeader
+from taliesin.blockheader import BlockHeader
 from taliesin.engine import Engine
 from taliesin.errors import CertificateMismatch, ModelError, StoreFull, StoreLocked
 from taliesin.library import Library

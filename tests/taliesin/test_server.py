@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from taliesin import cli, console, server, slotfile
-from taliesin.blockfile import BlockHeader
+from taliesin.blockheader import BlockHeader
 from taliesin.errors import EngineUnavailable, RecipeMismatch, ServerError, StoreLocked, UsageError
 from taliesin.library import Library
 from taliesin.server import Options
