@@ -6,8 +6,8 @@ other words (`updated_amc_12a_2023` is `amc_12a_2023` again). And *replay* (the 
 are scored apart.
 
 A library block holds several worked examples of one task: question and gold. The control is the same prompt behind a block that
-holds the task's name only, so both arms graft. Deliberately does not know how the questions came about; their texts stay in their
-files and never enter a result, which holds ids and grades.
+holds the task's name only, so both arms graft. Deliberately does not know how the questions came about, nor what answers them; their
+texts stay in their files and never enter a result, which holds ids, grades, tokens, seconds and hashes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from galahad.errors import SuiteError
 from galahad.problems import text_sha256
+from galahad.runlog import sha256_of
 from galahad.stats import PairedOutcomes, Proportion
 from taliesin.errors import UsageError
 
 if TYPE_CHECKING:
-    from taliesin.engine import Engine
+    from galahad.reader import Reader
     from taliesin.library import Library
 
 SCHEMA = "galahad.livebench/1"
@@ -54,17 +56,32 @@ class Split(NamedTuple):
     left_out: list[Question]
 
 
+class Said(NamedTuple):
+    """One arm's answer. `share` is the part of a list of answers that is right, 0..1; `cut` whether the token limit ended it."""
+
+    right: bool
+    share: float
+    cut: bool
+    n_out: int
+    seconds: float
+
+
 class Answer(NamedTuple):
-    """One question under both arms. `share` is the part of a list of answers that is right, 0..1."""
+    """One question under both arms: behind the block of examples, and behind the one without."""
 
     id: str
     task: str
-    right: bool
-    share: float
-    right_without: bool
-    share_without: float
-    n_out: int
-    n_out_without: int
+    library: Said
+    without: Said
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> Answer:
+        return cls(record["id"], record["task"], Said(**record["library"]), Said(**record["without"]))
+
+    def record(self) -> dict[str, Any]:
+        """JSON-ready."""
+        arms = {"library": self.library._asdict(), "without": self.without._asdict()}
+        return {"id": self.id, "task": self.task, **arms}
 
 
 def read(paths: Sequence[Path]) -> list[Question]:
@@ -136,45 +153,51 @@ def split(questions: Iterable[Question], library_before: str) -> Split:
 
 # -- grading: what each prompt asks for, and nothing more lenient ------------------------------------------------------
 
+_END_CHARACTERS = (
+    60  # how far from the end "the last part of the response" may stand, for a closing bracket or a short sentence
+)
+
 
 def _words(text: str) -> list[str]:
     return [re.sub(r"\s+", " ", part).strip().lower() for part in text.split(",")]
 
 
 def _shared(said: str | None, gold: str) -> float:
-    """The part of the gold's list that the answer's list has in the same places."""
+    """The part of the gold's list that the answer's list has in the same places; a longer list has more to be right in."""
     if said is None:
         return 0.0
     ours, theirs = _words(said), _words(gold)
-    return sum(a == b for a, b in zip(ours, theirs, strict=False)) / len(theirs)
+    return sum(a == b for a, b in zip(ours, theirs, strict=False)) / max(len(ours), len(theirs))
 
 
-def _last(pattern: str, text: str) -> str | None:
-    found = re.findall(pattern, text, re.DOTALL)
-    return found[-1] if found else None
+def grade_math_comp(response: str, gold: str, cut: bool = False) -> float:
+    """Contest answers: three digits as the last part of the response (AIME), or the letter five times in a row (AMC, SMC).
 
-
-def grade_math_comp(response: str, gold: str) -> float:
-    """Contest answers: three digits as the last thing said (AIME), or the letter five times in a row (AMC, SMC)."""
+    A response that was cut off has no last part. Three digits are none inside a longer number, a decimal or a grouped one.
+    """
     if gold.isdigit():
-        return float(_last(r"(?<!\d)(\d{3})(?!\d)", response.strip()[-60:]) == gold)
+        numbers = list(re.finditer(r"(?<![0-9])(?<![0-9][.,])([0-9]{3})(?![0-9])(?![.,][0-9])", response.rstrip()))
+        at_end = bool(numbers) and numbers[-1].start() >= len(response.rstrip()) - _END_CHARACTERS
+        return float(at_end and not cut and numbers[-1][1] == gold)
     letters = [match[1] for match in re.finditer(r"(?<![A-Za-z])([A-Z])\1{4}(?![A-Za-z])", response)]
     return float(bool(letters) and letters[-1] == gold)
 
 
-def grade_zebra_puzzle(response: str, gold: str) -> float:
-    """The list in the last <solution>...</solution>, or in the older questions the words in the last ***...***."""
-    said = _last(r"<solution>(.*?)</solution>", response)
-    return _shared(said if said is not None else _last(r"\*\*\*([^*]+)\*\*\*", response), gold)
+def grade_zebra_puzzle(response: str, gold: str, cut: bool = False) -> float:
+    """A list in the last <solution>...</solution>; the older questions ask for one word, in the last ***...***."""
+    pattern = r"<solution>((?:(?!<solution>).)*?)</solution>" if "," in gold else r"\*\*\*([^*]+)\*\*\*"
+    found = re.findall(pattern, response, re.DOTALL)
+    return _shared(found[-1] if found else None, gold)
 
 
-def grade_web_of_lies(response: str, gold: str) -> float:
-    """The list of yes and no in the last **bold** words. All of it counts or nothing, as one answer."""
-    said = _last(r"\*\*([^*]+)\*\*", response)
-    return float(said is not None and _words(said.rstrip(".")) == _words(gold))
+def grade_web_of_lies(response: str, gold: str, cut: bool = False) -> float:
+    """The last list of yes and no in **bold**. All of it counts or nothing, as one answer."""
+    lists = [_words(bold.strip().rstrip(".")) for bold in re.findall(r"\*\*([^*]+)\*\*", response)]
+    said = [words for words in lists if set(words) <= {"yes", "no"}]
+    return float(bool(said) and said[-1] == _words(gold))
 
 
-GRADERS: dict[str, Callable[[str, str], float]] = {
+GRADERS: dict[str, Callable[[str, str, bool], float]] = {
     "math_comp": grade_math_comp,
     "zebra_puzzle": grade_zebra_puzzle,
     "web_of_lies_v2": grade_web_of_lies,
@@ -192,7 +215,7 @@ def document(task: str, examples: Sequence[Question]) -> str:
 
 
 def sample(questions: Sequence[Question], n: int, seed: int) -> list[Question]:
-    """At most `n` of each task; which ones depends on the seed alone."""
+    """At most `n` of each task; which ones depends on the seed alone, and a larger sample holds a smaller one."""
     chosen: list[Question] = []
     for task in sorted({question.task for question in questions}):
         own = sorted((q for q in questions if q.task == task), key=lambda q: q.id)
@@ -202,34 +225,41 @@ def sample(questions: Sequence[Question], n: int, seed: int) -> list[Question]:
 
 
 def ask(
-    engine: Engine, library: Library, examples: Sequence[Question], questions: Sequence[Question], n_predict: int
+    reader: Reader, library: Library, examples: Sequence[Question], questions: Sequence[Question], max_tokens: int
 ) -> Iterator[Answer]:
-    """Each question behind the block of its task's examples, and behind a block without examples.
+    """Each question behind the block of its task's examples, and behind a block without examples; greedy.
 
     Raises:
-        UsageError: a task without an example.
+        UsageError: a task without an example. ContextFull: a question that does not fit.
     """
     for task in sorted({question.task for question in questions}):
         own = [example for example in examples if example.task == task]
         if not own:
             raise UsageError("no library question of this task", got=task, hint="an earlier file, or a later date")
-        names = []
-        for kind, text in (("library", document(task, own)), ("without", document(task, []))):
-            names.append(
-                engine.save(library, text, f"{task}-{kind}", align="whole", replace_existing=True)[0].info.name
-            )
+        reader.save(library, f"{task}-library", document(task, own), task)
+        reader.save(library, f"{task}-without", document(task, []), task)
         for question in (q for q in questions if q.task == task):
-            said = [_response(engine, library, str(name), question.text, n_predict) for name in names]
-            share, other = (GRADERS[task](text, question.gold) for text, _ in said)
-            yield Answer(question.id, task, share == 1.0, share, other == 1.0, other, said[0][1], said[1][1])
+            said = [_said(reader, library, f"{task}-{arm}", question, max_tokens) for arm in ("library", "without")]
+            yield Answer(question.id, task, *said)
 
 
-def _response(engine: Engine, library: Library, name: str, text: str, n_predict: int) -> tuple[str, int]:
-    n_query = len(engine.model.tokenize(text, special=False))
-    with library.open(name) as block:
-        grafted = engine.graft(block, library=library, n_extra=n_query + n_predict + 256)
-        steps = list(grafted.generate(text, n_predict))
-    return "".join(step.text for step in steps), sum(step.token >= 0 for step in steps)
+def _said(reader: Reader, library: Library, block: str, question: Question, max_tokens: int) -> Said:
+    started = time.monotonic()
+    done = reader.ask(library, block, question.text, max_tokens=max_tokens)
+    cut = done.finish == "length"
+    share = GRADERS[question.task](done.text, question.gold, cut)
+    return Said(share == 1.0, share, cut, done.n_out, round(time.monotonic() - started, 3))
+
+
+def documents_sha256(examples: Sequence[Question]) -> dict[str, str]:
+    """Task -> the SHA-256 of its block's text: which examples in which form, without saying them."""
+    tasks = sorted({example.task for example in examples})
+    return {task: text_sha256(document(task, [e for e in examples if e.task == task])) for task in tasks}
+
+
+def questions_sha256(questions: Iterable[Question]) -> str:
+    """Pins ids, texts and golds, in whatever order and files."""
+    return sha256_of(sorted([q.id, text_sha256(q.text), q.gold] for q in questions))
 
 
 def scores(answers: Sequence[Answer]) -> dict[str, Any]:
@@ -237,18 +267,60 @@ def scores(answers: Sequence[Answer]) -> dict[str, Any]:
     found = {}
     for task in sorted({answer.task for answer in answers}):
         own = [answer for answer in answers if answer.task == task]
-        n = len(own)
         found[task] = {
-            **Proportion.of(sum(a.right for a in own), n)._asdict(),
-            "right": sum(a.right for a in own),
-            "mean_share": sum(a.share for a in own) / n,
-            "n_out": sum(a.n_out for a in own),
-            "without": {
-                **Proportion.of(sum(a.right_without for a in own), n)._asdict(),
-                "right": sum(a.right_without for a in own),
-                "mean_share": sum(a.share_without for a in own) / n,
-                "n_out": sum(a.n_out_without for a in own),
-            },
-            "paired": PairedOutcomes.of([a.right_without for a in own], [a.right for a in own])._asdict(),
+            **_score([answer.library for answer in own]),
+            "without": _score([answer.without for answer in own]),
+            "paired": PairedOutcomes.of([a.without.right for a in own], [a.library.right for a in own])._asdict(),
         }
     return found
+
+
+def _score(said: Sequence[Said]) -> dict[str, Any]:
+    """`low` and `high`: Wilson, 95 %."""
+    right, n = sum(one.right for one in said), len(said)
+    return {
+        **Proportion.of(right, n)._asdict(),
+        "right": right,
+        "mean_share": sum(one.share for one in said) / n,
+        "cut": sum(one.cut for one in said),
+        "n_out": sum(one.n_out for one in said),
+        "seconds": round(sum(one.seconds for one in said), 3),
+    }
+
+
+# -- a result file -----------------------------------------------------------------------------------------------------
+
+Answers = dict[str, list[Answer]]
+"""Kind (transfer, replay) -> its answers."""
+
+
+def result(settings: dict[str, Any], answers: Answers, n_planned: int) -> dict[str, Any]:
+    """What a result file holds: `settings`, and for each kind its scores and answers."""
+    fields: dict[str, Any] = {"schema": SCHEMA, "settings": settings, "model": settings["model"]}
+    fields["complete"] = sum(map(len, answers.values())) == n_planned
+    for kind, own in answers.items():
+        fields |= {kind: scores(own), f"{kind}_answers": [answer.record() for answer in own]}
+    return fields
+
+
+def resume(path: Path, settings: dict[str, Any], kinds: Iterable[str]) -> Answers:
+    """The answers of an earlier run with the same settings; none where there is no file.
+
+    Raises:
+        SuiteError: not a result file. UsageError: one with other settings.
+    """
+    if not path.exists():
+        return {kind: [] for kind in kinds}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        there = found["settings"]
+        answers = {kind: [Answer.from_record(one) for one in found[f"{kind}_answers"]] for kind in kinds}
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        raise SuiteError("not a result of livebench", got=f"{type(error).__name__}: {error}", where=path) from error
+    if differing := [name for name in settings if settings[name] != there.get(name)]:
+        name = differing[0]
+        raise UsageError(
+            f"the result there was made with another {name}", expected=settings[name], got=there.get(name), where=path,
+            hint="name another file",
+        )  # fmt: skip
+    return answers

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from galahad.cli.bank import open_reader
 from taliesin import console
-from taliesin.cli.options import GpuLayers, Json, Model, Threads, default_settings
-from taliesin.errors import EXIT_PARTIAL, StoreFull
+from taliesin.cli.options import GpuLayers, Json, Model, Threads
+from taliesin.errors import EXIT_PARTIAL
+
+if TYPE_CHECKING:
+    from galahad.livebench import Question
+    from galahad.reader import Reader
 
 commands = typer.Typer()
 
@@ -29,8 +36,20 @@ def livebench(
     tokens: Annotated[int, typer.Option("--tokens", help="Output tokens of one answer, at most.", min=1)] = 512,
     seed: Annotated[int, typer.Option("--seed", help="Of the sample.", min=0)] = 0,
     split_only: Annotated[bool, typer.Option("--split-only", help="Say how the files split; ask nothing.")] = False,
+    max_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--max-seconds", min=0, help="Ask nothing more after that long; --out goes on there.", show_default=False
+        ),
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Keep scores and grades here.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Keep scores and grades here, and go on with what is there.",
+            show_default=False,
+        ),
     ] = None,
     model: Model = None,
     threads: Threads = None,
@@ -43,10 +62,11 @@ def livebench(
 
     Transfer is the score on newer questions, replay that on the library's own, examples included; each with and without
     the block, greedy, and graded by the format that the task's prompt asks for. No id, text or template is on both
-    sides. Tasks: math_comp, zebra_puzzle, web_of_lies_v2. The files stay where they are: results hold ids and grades.
+    sides. Tasks: math_comp, zebra_puzzle, web_of_lies_v2. --out is written after every question, and the same command
+    asks none again; it holds ids, grades, tokens and hashes, and no text of a question or an answer.
 
-    Exit codes: 0 done, 2 not a date, 4 done, but no newer question was left to test, 13 not written, 31 no such model,
-    40 not a question file.
+    Exit codes: 0 done, 2 not a date, or --out of other settings, 4 --max-seconds came first, or no newer question was
+    left to test; 13 not written, 31 no such model, 33 a question that does not fit, 40 not a question file.
     """
     from galahad import livebench as bench
 
@@ -54,77 +74,94 @@ def livebench(
     parts = bench.split(questions, library_before)
     chosen = bench.sample(parts.library, examples, seed)
     known = {question.task for question in chosen}
-    kinds = {
-        "replay": bench.sample(parts.library, sample, seed),
+    plan = {
         "transfer": [q for q in bench.sample(parts.test, sample, seed) if q.task in known],
+        "replay": bench.sample(parts.library, sample, seed),
     }
-    fields: dict[str, Any] = {
+    split = {"n_library": len(parts.library), "n_test": len(parts.test), "n_left_out": len(parts.left_out)}
+    settings = {
         "library_before": library_before,
-        "n_library": len(parts.library),
-        "n_test": len(parts.test),
-        "n_left_out": len(parts.left_out),
+        **split,
         "seed": seed,
         "examples": examples,
         "tokens": tokens,
+        "questions_sha256": bench.questions_sha256(questions),
+        "documents_sha256": bench.documents_sha256(chosen),
     }
+    console.note(
+        f"{len(parts.library)} questions are the library, {len(parts.test)} the test, {len(parts.left_out)} left out "
+        "because their template or text is in the library"
+    )
+    fields: dict[str, Any] = {"settings": settings}
     if not split_only:
-        fields |= _asked(kinds, chosen, tokens, model, threads, gpu_layers)
-    if out is not None:
-        try:
-            out.write_text(json.dumps({"schema": bench.SCHEMA, **fields}, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise StoreFull("the result cannot be written", got=error.strerror, where=out) from error
+        with ExitStack() as stack:
+            reader = open_reader(model, threads, gpu_layers)
+            stack.callback(reader.close)
+            fields = _asked(plan, chosen, reader, settings, out, max_seconds)
     if as_json:
-        console.emit_json(bench.SCHEMA, fields)
-    else:
-        _print(fields)
+        console.emit_json(bench.SCHEMA, {name: value for name, value in fields.items() if name != "schema"})
+    elif not split_only:
+        console.out(_table(fields))
     if not parts.test:
         console.note("no newer question is left to test: another date, or files with newer releases")
+    if not parts.test or not fields.get("complete", True):
         raise typer.Exit(EXIT_PARTIAL)
 
 
 def _asked(
-    kinds: dict[str, list[Any]],
-    examples: list[Any],
-    tokens: int,
-    model: str | None,
-    threads: int | None,
-    gpu_layers: int,
+    plan: dict[str, list[Question]],
+    examples: list[Question],
+    reader: Reader,
+    settings: dict[str, Any],
+    out: Path | None,
+    max_seconds: float | None,
 ) -> dict[str, Any]:
+    """The result, written to `out` after every answer; what is there already is not asked again."""
     from galahad import livebench as bench
-    from taliesin import models
-    from taliesin.engine import Engine
+    from taliesin.durable import write_output
     from taliesin.library import Library
 
-    name = model or models.DEFAULT
-    found: dict[str, Any] = {"model": Path(name).name}
+    settings = {**reader.identity(), **settings}
+    answers = bench.resume(out, settings, plan) if out is not None else {kind: [] for kind in plan}
+    n_planned = sum(map(len, plan.values()))
+    planned = {kind: {question.id for question in questions} for kind, questions in plan.items()}
+    answers = {kind: [one for one in own if one.id in planned[kind]] for kind, own in answers.items()}
+
+    def asked() -> dict[str, Any]:
+        found = bench.result(settings, answers, n_planned)
+        if out is not None:
+            write_output(out, json.dumps(found, indent=1) + "\n")
+        return found
+
+    started = time.monotonic()
+    fields = asked()
     with (
         tempfile.TemporaryDirectory(prefix="galahad-livebench-") as folder,
         Library(Path(folder) / "library") as store,
-        Engine(name, settings=default_settings(threads, None), gpu_layers=gpu_layers) as engine,
-        console.progress("questions", sum(map(len, kinds.values())), "questions") as advance,
+        console.progress("questions", n_planned, "questions") as advance,
     ):
-        found["model_sha256"] = engine.model_sha256
-        for kind, questions in kinds.items():
-            answers = []
-            for answer in bench.ask(engine, store, examples, questions, tokens):
-                answers.append(answer)
+        advance(sum(map(len, answers.values())))
+        for kind, questions in plan.items():
+            done = {answer.id for answer in answers[kind]}
+            left = [question for question in questions if question.id not in done]
+            for answer in bench.ask(reader, store, examples, left, settings["tokens"]):
+                answers[kind].append(answer)
+                fields = asked()
                 advance(1)
-            found[kind] = bench.scores(answers)
-            found[f"{kind}_answers"] = [answer._asdict() for answer in answers]
-    return found
+                if max_seconds is not None and time.monotonic() - started >= max_seconds:
+                    return fields
+    return fields
 
 
-def _print(fields: dict[str, Any]) -> None:
-    console.note(
-        f"{fields['n_library']} questions are the library, {fields['n_test']} the test, {fields['n_left_out']} left out "
-        "because their template or text is in the library"
-    )
+def _table(fields: dict[str, Any]) -> str:
     rows = [
-        (kind, task, f"{score['right']}/{score['n']}", f"{score['mean_share']:.2f}",
-         f"{score['without']['right']}/{score['n']}", f"{score['without']['mean_share']:.2f}", f"{score['paired']['p']:.3g}")
-        for kind in ("transfer", "replay") for task, score in fields.get(kind, {}).items()
+        (kind, task, _right(score), f"{score['mean_share']:.2f}", score["cut"], _right(score["without"]),
+         f"{score['without']['mean_share']:.2f}", score["without"]["cut"], f"{score['paired']['p']:.3g}")
+        for kind in ("transfer", "replay") for task, score in fields[kind].items()
     ]  # fmt: skip
-    if rows:
-        headers = ["kind", "task", "right", "share", "right without", "share without", "McNemar p"]
-        console.out(console.table(headers, rows))
+    headers = ["kind", "task", "right (Wilson 95 %)", "share", "cut", "without", "share", "cut", "McNemar p"]
+    return console.table(headers, rows)
+
+
+def _right(score: dict[str, Any]) -> str:
+    return f"{score['right']}/{score['n']} ({score['low']:.0%} to {score['high']:.0%})"

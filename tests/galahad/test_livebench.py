@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 from galahad import cli, livebench
 from galahad.errors import SuiteError
-from galahad.livebench import Answer
+from galahad.livebench import Answer, Said
 from taliesin import console
 from taliesin.errors import UsageError
+from taliesin.library import Library
 
 
 def row(id_: str, task: str = "zebra_puzzle", released: str = "2024-06-24", **more: Any) -> dict[str, Any]:
@@ -79,14 +81,36 @@ def test_file_that_is_none_is_one_error(tmp_path: Path) -> None:
         ("so the answer is 25", "025", False),
         ("it is 025, or rather 026", "025", False),
         ("1025", "025", False),
+        ("x" * 56 + "1025", "025", False),
+        ("so 1025" + " " * 56, "025", False),
+        ("that is 0.025", "025", False),
+        ("that is 1,025", "025", False),
+        ("that is 025.5", "025", False),
+        ("that is 025.", "025", True),
+        ("the answer is \\boxed{025}.", "025", True),
+        ("**025**", "025", True),
+        ("025, and here is why: " + "because " * 20, "025", False),
+        ("\uff10\uff12\uff15", "025", False),
         ("therefore AAAAA", "A", True),
         ("AAAAA no, BBBBB", "A", False),
         ("A", "A", False),
+        ("AAAAAA", "A", False),
+        ("\\boxed{AAAAA}", "A", True),
+        ("for example FFFFF. So: AAAAA", "A", True),
+        ("aaaaa", "A", False),
+        ("A A A A A", "A", False),
         ("", "A", False),
     ],
 )
 def test_contest_answers_are_graded_as_their_prompt_says(response: str, gold: str, right: bool) -> None:
     assert livebench.grade_math_comp(response, gold) == float(right)
+
+
+def test_response_that_was_cut_off_has_no_last_part_but_what_it_marked_counts() -> None:
+    assert livebench.grade_math_comp("the answer is 025", "025", True) == 0.0
+    assert livebench.grade_math_comp("so AAAAA because", "A", True) == 1.0
+    assert livebench.grade_zebra_puzzle("<solution>1, red</solution> because", "1, red", True) == 1.0
+    assert livebench.grade_zebra_puzzle("<solution>1, red", "1, red", True) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -95,6 +119,14 @@ def test_contest_answers_are_graded_as_their_prompt_says(response: str, gold: st
         ("<solution>1, Red, police-officer</solution>", "1, red, police-officer", 1.0),
         ("<solution>1, blue</solution>", "1, red", 0.5),
         ("<solution>2</solution> <solution>1, red</solution>", "1, red", 1.0),
+        ("<solution>\n1,  red,\nthe  hat\n</solution>", "1, red, the hat", 1.0),
+        ("<solution> <solution>1, red</solution>", "1, red", 1.0),
+        ("<solution>1, red, blue, green</solution>", "1, red", 0.5),
+        ("<solution>red, 1</solution>", "1, red", 0.0),
+        ("<solution></solution>", "1, red", 0.0),
+        ("***1, red***", "1, red", 0.0),
+        ("<solution>rabbit</solution>", "rabbit", 0.0),
+        ("***cat*** no, ***rabbit***", "rabbit", 1.0),
         ("the answer is ***Rabbit***", "rabbit", 1.0),
         ("rabbit", "rabbit", 0.0),
     ],
@@ -105,46 +137,169 @@ def test_zebra_puzzles_are_graded_place_by_place(response: str, gold: str, share
 
 @pytest.mark.parametrize(
     ("response", "right"),
-    [("**yes, no, yes**", 1.0), ("**yes, no**", 0.0), ("**Yes, No, Yes.**", 1.0), ("yes, no, yes", 0.0)],
+    [
+        ("**yes, no, yes**", 1.0),
+        ("**yes, no**", 0.0),
+        ("**Yes, No, Yes.**", 1.0),
+        ("yes, no, yes", 0.0),
+        ("**Step 1**: she lies. **yes, no, yes** because **Emily** lies", 1.0),
+        ("**yes, no, yes**, no: **no, no, yes**", 0.0),
+        ("***yes, no, yes***", 1.0),
+        ("**yes**, **no**, **yes**", 0.0),
+        ("**yes, no, maybe**", 0.0),
+        ("**yes, no, yes", 0.0),
+        ("****", 0.0),
+    ],
 )
 def test_web_of_lies_counts_as_a_whole(response: str, right: float) -> None:
     assert livebench.grade_web_of_lies(response, "yes, no, yes") == right
 
 
-def test_scores_keep_the_arms_apart() -> None:
-    answers = [Answer(str(i), "zebra_puzzle", i < 3, 1.0 if i < 3 else 0.5, False, 0.0, 10, 20) for i in range(4)]
+def said(right: bool, share: float = 0.0, cut: bool = False, n_out: int = 10) -> Said:
+    return Said(right, 1.0 if right else share, cut, n_out, 0.5)
+
+
+def test_scores_keep_the_arms_apart_and_state_wilson_intervals() -> None:
+    answers = [Answer(str(i), "zebra_puzzle", said(i < 3, 0.5), said(False, cut=i == 0, n_out=20)) for i in range(4)]
     found = livebench.scores(answers)["zebra_puzzle"]
-    assert (found["right"], found["n"], found["without"]["right"]) == (3, 4, 0)
+    assert (found["right"], found["n"], found["without"]["right"], found["without"]["cut"]) == (3, 4, 0, 1)
     assert found["mean_share"] == pytest.approx(0.875)
+    assert (found["n_out"], found["without"]["n_out"], found["seconds"]) == (40, 80, 2.0)
+    # Wilson for 3 of 4 and for 0 of 4, z = 1.96: centre and half-width by hand.
+    assert (found["low"], found["high"]) == (pytest.approx(0.3006, abs=1e-4), pytest.approx(0.9544, abs=1e-4))
+    assert (found["without"]["low"], found["without"]["high"]) == (pytest.approx(0.0), pytest.approx(0.4899, abs=1e-4))
     assert found["paired"]["p"] == pytest.approx(0.25)
     assert livebench.scores([]) == {}
 
 
 def test_sample_depends_on_its_seed_alone(tmp_path: Path) -> None:
-    questions = livebench.read([write(tmp_path / "q.jsonl", *(row(str(i)) for i in range(30)))])
-    once = livebench.sample(questions, 5, 1)
-    assert livebench.sample(questions[::-1], 5, 1) == once
-    assert livebench.sample(questions, 5, 2) != once
+    rows = livebench.read([write(tmp_path / "q.jsonl", *(row(str(i)) for i in range(30)))])
+    once = livebench.sample(rows, 5, 1)
+    assert livebench.sample(rows[::-1], 5, 1) == once
+    assert livebench.sample(rows, 6, 1)[:5] == once, "a larger sample holds the smaller one"
+    assert livebench.sample(rows, 5, 2) != once
 
 
-def test_command_says_how_the_files_split(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+def questions(tmp_path: Path) -> tuple[list[livebench.Question], list[livebench.Question]]:
+    """Two examples of one task, and three newer questions with list golds."""
+    rows = [row(f"old{i}") for i in range(2)]
+    rows += [row(f"new{i}", released="2024-11-25", ground_truth="1, red") for i in range(3)]
+    parts = livebench.split(livebench.read([write(tmp_path / "q.jsonl", *rows)]), "2024-11-25")
+    return parts.library, parts.test
+
+
+def test_both_arms_graft_and_every_answer_is_graded_by_its_format(tmp_path: Path, scripted: Any) -> None:
+    examples, test = questions(tmp_path)
+    long = "I think and think <solution>1, red</solution> and think on"
+    reader = scripted({
+        "zebra_puzzle-library": ["<solution>1, red</solution>", "1, red", long],
+        "zebra_puzzle-without": ["<solution>1, blue</solution>", "", "<solution>1, red"],
+    })  # fmt: skip
+    with Library(tmp_path / "library") as library:
+        answers = list(livebench.ask(reader, library, examples, test, 52))
+        with library.open("zebra_puzzle-library") as block, library.open("zebra_puzzle-without") as other:
+            assert all(example.text in block.header.text for example in examples)
+            assert "Which colour" not in other.header.text
+    assert [(a.id, a.library.right, a.library.share, a.library.cut) for a in answers] == [
+        ("new0", True, 1.0, False), ("new1", False, 0.0, False), ("new2", True, 1.0, True),
+    ]  # fmt: skip
+    assert [(a.without.right, a.without.share) for a in answers] == [(False, 0.5), (False, 0.0), (False, 0.0)]
+    assert [a.library.n_out for a in answers] == [27, 6, 52]
+    asked = [(one["block"], one["question"]) for one in reader.asked]
+    assert asked[:2] == [("zebra_puzzle-library", test[0].text), ("zebra_puzzle-without", test[0].text)]
+
+
+def test_task_without_an_example_is_refused(tmp_path: Path, scripted: Any) -> None:
+    with Library(tmp_path / "library") as library, pytest.raises(UsageError, match="no library question"):
+        list(livebench.ask(scripted(), library, [], questions(tmp_path)[1], 10))
+
+
+def test_answers_come_back_from_their_file_and_other_settings_are_refused(tmp_path: Path) -> None:
+    answers = {"transfer": [Answer("a", "zebra_puzzle", said(True), said(False, cut=True))], "replay": []}
+    settings = {"model": "m", "seed": 1}
+    path = tmp_path / "lb.json"
+    path.write_text(json.dumps(livebench.result(settings, answers, 2)), encoding="utf-8")
+    assert livebench.resume(path, settings, answers) == answers
+    assert livebench.resume(tmp_path / "none", settings, answers) == {"transfer": [], "replay": []}
+    with pytest.raises(UsageError, match="another seed"):
+        livebench.resume(path, {**settings, "seed": 2}, answers)
+    for content in ("", "[]", '{"settings": {}}', '{"settings": {}, "transfer_answers": [1], "replay_answers": []}'):
+        path.write_text(content, encoding="utf-8")
+        with pytest.raises(SuiteError, match="not a result"):
+            livebench.resume(path, settings, answers)
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     monkeypatch.setattr(console, "_quiet", False)
 
-    def call(*arguments: str) -> tuple[int, str, str]:
+    def called(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["galahad", "livebench", *arguments])
+        capsys.readouterr()
         with pytest.raises(SystemExit) as exit_:
             cli.main()
         captured = capsys.readouterr()
         assert isinstance(exit_.value.code, int)
         return exit_.value.code, captured.out, captured.err
 
+    return called
+
+
+def test_command_says_how_the_files_split(tmp_path: Path, call: Callable[..., tuple[int, str, str]]) -> None:
     file = write(tmp_path / "q.jsonl", row("old"), row("new", released="2024-11-25"))
     code, out, _ = call(str(file), "--library-before", "2024-11-25", "--split-only", "--json")
-    assert (code, json.loads(out)["n_library"], json.loads(out)["n_test"]) == (0, 1, 1)
+    settings = json.loads(out)["settings"]
+    assert (code, settings["n_library"], settings["n_test"]) == (0, 1, 1)
     code, _, err = call(str(file), "--library-before", "2025-01-01", "--split-only")
     assert code == 4
     assert "no newer question is left" in err
     assert call(str(file), "--library-before", "soon")[0] == 2
     assert call(str(tmp_path / "none"), "--library-before", "2025-01-01")[0] == 40
+
+
+def test_command_scores_transfer_and_replay_apart_and_asks_nothing_twice(
+    tmp_path: Path, call: Callable[..., tuple[int, str, str]], scripted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [row(f"old{i}", ground_truth="1, red") for i in range(3)]
+    rows += [row(f"new{i}", released="2024-11-25", ground_truth="1, red") for i in range(3)]
+    file, out = write(tmp_path / "q.jsonl", *rows), tmp_path / "lb.json"
+    right = "<solution>1, red</solution>"
+    reader = scripted({"zebra_puzzle-library": [right], "zebra_puzzle-without": ["red"]})
+    monkeypatch.setattr("galahad.cli.livebench.open_reader", lambda *_: reader)
+    command = (str(file), "--library-before", "2024-11-25", "--seed", "3", "--out", str(out))
+    code, _, _ = call(*command, "--sample", "2", "--max-seconds", "0")
+    assert (code, len(reader.asked), json.loads(out.read_text())["complete"]) == (4, 2, False)
+    code, printed, _ = call(*command, "--sample", "2")
+    assert (code, len(reader.asked)) == (0, 2 * 4)
+    assert "transfer" in printed
+    assert "2/2 (34% to 100%)" in printed
+    code, printed, _ = call(*command, "--sample", "3", "--json")
+    found = json.loads(printed)
+    assert (code, len(reader.asked), found["schema"]) == (0, 2 * 6, "galahad.livebench/1")
+    for kind, prefix in (("transfer", "new"), ("replay", "old")):
+        assert (found[kind]["zebra_puzzle"]["right"], found[kind]["zebra_puzzle"]["n"]) == (3, 3)
+        assert found[kind]["zebra_puzzle"]["without"]["right"] == 0
+        assert {one["id"] for one in found[f"{kind}_answers"]} == {f"{prefix}{i}" for i in range(3)}
+    written = out.read_text(encoding="utf-8")
+    assert json.loads(written) == found
+    assert "Which colour" not in written
+    assert right not in written
+    assert call(*command, "--tokens", "7")[0] == 2
+
+
+@pytest.mark.native
+def test_command_runs_with_a_model(
+    tmp_path: Path, call: Callable[..., tuple[int, str, str]], tiny_model: Callable[..., Path]
+) -> None:
+    file = write(tmp_path / "q.jsonl", row("old"), row("new", released="2024-11-25"))
+    options = ("--library-before", "2024-11-25", "--tokens", "5", "--model", str(tiny_model()), "--threads", "1")
+    code, out, _ = call(str(file), *options, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert [one["library"]["n_out"] <= 5 for one in found["transfer_answers"] + found["replay_answers"]] == [True] * 2
