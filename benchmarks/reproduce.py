@@ -234,17 +234,15 @@ def _run(document: Document) -> Iterator[Finding]:
 
 
 def _livebench(document: Document) -> Iterator[Finding]:
-    for kind in ("replay", "transfer"):
+    for kind in ("transfer", "replay"):
         for task, score in document[kind].items():
-            yield Line(
+            without = score["without"]
+            yield (
                 "C19",
-                {
-                    "model": document["model"],
-                    "score": kind,
-                    "task": task,
-                    "right": _share(score["right"], score["n"]),
-                    "without the library": _share(score["without"]["right"], score["without"]["n"]),
-                },
+                f"{document['model']}, {kind}, {task}{'' if document['complete'] else ' (not complete)'}: "
+                f"{_share(score['right'], score['n'])} (Wilson 95 %: {score['low']:.1%} to {score['high']:.1%}; {score['cut']} cut off "
+                f"at {document['settings']['tokens']} tokens), without the library {_share(without['right'], without['n'])} "
+                f"({without['low']:.1%} to {without['high']:.1%}; {without['cut']} cut off)",
             )
 
 
