@@ -237,12 +237,16 @@ def _livebench(document: Document) -> Iterator[Finding]:
     for kind in ("transfer", "replay"):
         for task, score in document[kind].items():
             without = score["without"]
-            yield (
+            yield Line(
                 "C19",
-                f"{document['model']}, {kind}, {task}{'' if document['complete'] else ' (not complete)'}: "
-                f"{_share(score['right'], score['n'])} (Wilson 95 %: {score['low']:.1%} to {score['high']:.1%}; {score['cut']} cut off "
-                f"at {document['settings']['tokens']} tokens), without the library {_share(without['right'], without['n'])} "
-                f"({without['low']:.1%} to {without['high']:.1%}; {without['cut']} cut off)",
+                {
+                    "model": document["model"],
+                    "score": f"{kind}, {task}" + ("" if document["complete"] else " (run not complete)"),
+                    "with the library": _interval(score),
+                    "without": _interval(without),
+                    "mean share": f"{score['mean_share']:.2f}, without {without['mean_share']:.2f}",
+                    f"cut off at {document['settings']['tokens']} tokens": f"{score['cut']}, without {without['cut']}",
+                },
             )
 
 
