@@ -48,7 +48,6 @@ class Table:
     name: str
     form: Format
     sha256: str
-    size_bytes: int
     rows: tuple[Row, ...]
     marks: tuple[str, ...] = field(default=())
 
@@ -66,11 +65,11 @@ def read(path: Path) -> Table:
         raise SuiteError("an empty problem file", where=name)
     rows: list[Row]
     if data[:4] == b"PAR1":
-        return Table(name, "parquet", digest, len(data), tuple(_parquet(data, name)))
+        return Table(name, "parquet", digest, tuple(_parquet(data, name)))
     if data[:6] == b"ARROW1":
-        return Table(name, "arrow-file", digest, len(data), tuple(_arrow(data, name, "arrow-file")))
+        return Table(name, "arrow-file", digest, tuple(_arrow(data, name, "arrow-file")))
     if data[:4] == b"\xff\xff\xff\xff":
-        return Table(name, "arrow-stream", digest, len(data), tuple(_arrow(data, name, "arrow-stream")))
+        return Table(name, "arrow-stream", digest, tuple(_arrow(data, name, "arrow-stream")))
     _refuse_lookalikes(data, name)
     text, marks = _text(data, name)
     form, rows = _text_rows(text, name)
@@ -80,7 +79,7 @@ def read(path: Path) -> Table:
         raise SuiteError(
             "no row of this file can be read", where=name, got=rows[0].trouble if rows else "no rows", hint=_FORMS
         )
-    return Table(name, form, digest, len(data), tuple(rows), tuple(marks))
+    return Table(name, form, digest, tuple(rows), tuple(marks))
 
 
 _FORMS = "give JSON, JSON Lines, CSV with a header, Parquet or Arrow"

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -107,21 +107,6 @@ class Mechanisms:
             "rlimits",
         )
         return tuple(name for name in named if name)
-
-    def without(self, *names: str) -> Mechanisms:
-        """The same with fewer of "bubblewrap", "landlock", "seccomp"."""
-        weaker = self
-        for name in names:
-            match name:
-                case "bubblewrap":
-                    weaker = replace(weaker, bubblewrap=None)
-                case "landlock":
-                    weaker = replace(weaker, landlock_abi=0)
-                case "seccomp":
-                    weaker = replace(weaker, seccomp=False)
-                case _:
-                    raise ValueError(name)
-        return weaker
 
 
 @dataclass(frozen=True)

@@ -441,6 +441,7 @@ def serve(
     gpu_layers: GpuLayers = 0,
     reach: Reach = Reach(),
     library: LibraryPath = None,
+    as_json: Json = False,
 ) -> None:
     """Serve an OpenAI-compatible API that grafts blocks: chat completions, completions, models, streaming.
 
@@ -463,7 +464,11 @@ def serve(
             console.warn("no graft: " + "; ".join(engine.inexact))
         front = FrontServer(Front(engine, library, engine.model.path.stem), host, port, api_key, max_body)
         stack.callback(front.server_close)
-        console.out(front.url)
+        if as_json:
+            fields = {"url": front.url, "model": engine.model.path.name, "inexact": engine.inexact}
+            console.emit_json("taliesin.serve/1", fields)
+        else:
+            console.out(front.url)
         sys.stdout.flush()  # a reader of the address waits for it
         threading.Thread(target=front.serve_forever, daemon=True).start()
         stack.callback(front.shutdown)

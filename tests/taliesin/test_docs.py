@@ -5,6 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import typer
+
+import galahad.cli
+import taliesin.cli
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -24,6 +30,17 @@ def test_help_imports_no_engine_and_no_numbers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_command_takes_json() -> None:
+    def without_json(command: Any, path: str) -> list[str]:
+        below = getattr(command, "commands", {})
+        if below:
+            return [line for name, child in below.items() for line in without_json(child, f"{path} {name}")]
+        return [] if any("--json" in option.opts for option in command.params) else [path]
+
+    apps = {"taliesin": taliesin.cli.app, "galahad": galahad.cli.app}
+    assert [line for name, app in apps.items() for line in without_json(typer.main.get_command(app), name)] == []
 
 
 def test_taliesin_never_imports_galahad() -> None:
