@@ -11,10 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from galahad.bank import now
 from galahad.errors import SuiteError
 from galahad.stats import Proportion
-from taliesin import durable
+from taliesin import clock, durable
 
 SCHEMA = "galahad.arm/1"
 
@@ -62,7 +61,7 @@ class Arm:
         rows: Iterable[Row],
         energy: Mapping[str, Any],
     ) -> Arm:
-        return cls(kind, dict(engine), dict(settings), tuple(rows), dict(energy), now())
+        return cls(kind, dict(engine), dict(settings), tuple(rows), dict(energy), clock.now())
 
     @property
     def n_right(self) -> int:

@@ -22,7 +22,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -30,7 +29,7 @@ from galahad import programs, sandbox
 from galahad.errors import BankError
 from galahad.problems import GOLDS, Problem, text_sha256
 from galahad.runlog import sha256_of
-from taliesin import durable
+from taliesin import clock, durable
 from taliesin.errors import StoreDamaged, StoreFull, ToolkitError
 
 if TYPE_CHECKING:
@@ -107,10 +106,6 @@ class Entry:
         return str(found["name"])
 
 
-def now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def verified(
     problem: Problem,
     program: str,
@@ -145,7 +140,7 @@ def verified(
         tuple(check.explain()),
         _verification(verdict),
         dict(provenance),
-        created=now(),
+        created=clock.now(),
     )
 
 
@@ -157,7 +152,7 @@ def _verification(verdict: sandbox.Verdict) -> dict[str, Any]:
         "level": execution.level,
         "mechanisms": list(execution.mechanisms),
         "wall_seconds": round(execution.wall_seconds, 3),
-        "at": now(),
+        "at": clock.now(),
     }
 
 
@@ -352,7 +347,7 @@ class Bank:
                 folder.mkdir(mode=0o700, exist_ok=True)
                 places = (folder / f"{id_}@{n}.json" for n in itertools.count(1))
                 target = next(place for place in places if not place.exists())
-                durable.write_output(target.with_suffix(".txt"), f"{now()} {why}\n")
+                durable.write_output(target.with_suffix(".txt"), f"{clock.now()} {why}\n")
                 path.rename(target)
                 durable.sync_folder(folder)
                 durable.sync_folder(path.parent)

@@ -21,7 +21,6 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
@@ -29,7 +28,7 @@ from typing import Any, Literal, NamedTuple
 from galahad import runlog, solver
 from galahad.errors import PreregError
 from galahad.runlog import canonical
-from taliesin import durable, models
+from taliesin import clock, durable, models
 from taliesin.errors import ModelError, StoreFull, UsageError
 
 LOCK_SCHEMA = "galahad.prereg.lock/1"
@@ -261,7 +260,7 @@ def lock(plan_path: Path) -> tuple[Path, str]:
         raise PreregError("an output is there before the run", got=", ".join(there), where=root)
     fields = {
         "schema": LOCK_SCHEMA,
-        "created": _now(),
+        "created": clock.now(),
         "plan": plan,
         "plan_sha256": _hash_file(plan_path),
         "inputs": _inputs(plan, root),
@@ -307,7 +306,7 @@ def run(path: Path, note: Callable[[str], None] = lambda _line: None) -> Checked
     _require_inputs(locked, root)
     if there := [place for place in locked["plan"]["outputs"] if (root / place).exists()]:
         raise PreregError("an output is there before the run", got=", ".join(there), where=root)
-    started, codes = _now(), []
+    started, codes = clock.now(), []
     for words in locked["plan"]["commands"]:
         note(" ".join(words))
         codes.append(_call(words, root))
@@ -321,7 +320,7 @@ def run(path: Path, note: Callable[[str], None] = lambda _line: None) -> Checked
         "schema": RECORD_SCHEMA,
         "lock_sha256": digest,
         "started": started,
-        "finished": _now(),
+        "finished": clock.now(),
         "exit_codes": codes,
         "outputs": outputs,
         "predictions": [verdict._asdict() for verdict in verdicts],
@@ -492,7 +491,3 @@ def _write(path: Path, fields: Mapping[str, Any]) -> str:
 def failed(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """The predictions that did not hold, or could not be measured."""
     return [verdict for verdict in verdicts if not verdict.held]
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

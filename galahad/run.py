@@ -11,7 +11,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -20,14 +19,14 @@ from galahad import energy, sandbox, solver
 from galahad.engines import Engine
 from galahad.problems import Problem, Suite
 from galahad.runlog import Record, RunLog
-from taliesin import __version__, console
+from taliesin import __version__, clock, console
 from taliesin.fingerprint import cpu_name
 
 
 def header(suite: Suite, problems: Sequence[Problem], engine: Engine, settings: solver.Settings, graft: bool) -> Record:
     """What makes this run this run; everything but `created` must be equal to go on with it."""
     return {
-        "created": _now(),
+        "created": clock.now(),
         "version": __version__,
         # The name without its folders: a log is shown to others, and a moved file is still the same.
         "suite": {
@@ -104,7 +103,7 @@ def solve_all(
     saved = engine.prepare(solver.PREFIXES)
     log.session(
         {
-            "started": _now(),
+            "started": clock.now(),
             "python": platform.python_version(),
             "system": f"{platform.system()} {platform.machine()}",
             "cpu": cpu_name(),
@@ -125,7 +124,7 @@ def solve_all(
             "gold": problem.answer,
             "grade": grade(attempt.answer, problem.answer),
             "energy": meter.reading().as_dict(),
-            "finished": _now(),
+            "finished": clock.now(),
         }
         record = log.attempt(problem.id, k, fields, attempt.as_transcript())
         on_attempt(Progress(len(log.done), total, record))
@@ -137,7 +136,3 @@ def grade(answer: int | None, gold: int) -> str:
     if answer is None:
         return "none"
     return "right" if answer == gold else "wrong"
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -26,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from taliesin import __version__, certificate, llama, pagecache, pagelock, staging
+from taliesin import __version__, certificate, clock, llama, pagecache, pagelock, staging
 from taliesin.engine import Engine, Grafted
 from taliesin.errors import UsageError
 from taliesin.library import Library, Policy
@@ -202,7 +201,7 @@ def machine() -> dict[str, Any]:
         "taliesin": __version__,
         "llama_cpp_python": llama.SUPPORTED_VERSION,
         "load_average": load,
-        "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "time": clock.now(),
     }
 
 

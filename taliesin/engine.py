@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from taliesin import certificate, fingerprint, graft, llama, models, placement, prompt, seqstate
+from taliesin import certificate, clock, fingerprint, graft, llama, models, placement, prompt, seqstate
 from taliesin.blockfile import BlockFile
 from taliesin.blockheader import BlockHeader, Certificate, Equals, Part, Source
 from taliesin.errors import DecodeError, RecipeMismatch, UsageError
@@ -307,7 +306,7 @@ class Engine:
         block = self.compute(tokens, align=align)
         header = BlockHeader(
             title=title or name,
-            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            created=clock.now(),
             recipe=block.recipe,
             equals=block.equals,
             tokens=block.tokens,

@@ -15,11 +15,10 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, NamedTuple, Self, cast
 
-from taliesin import blockfile, durable
+from taliesin import blockfile, clock, durable
 from taliesin.blockfile import SUFFIX, BlockFile, identity_of
 from taliesin.blockheader import BlockHeader
 from taliesin.canonical import canonical_json, parse_canonical_json
@@ -299,7 +298,7 @@ class Library:
                 self.refs.rename(ref.name, new)
             else:
                 with self.open(old) as block:
-                    self.refs.write(new, cast(str, block.block_id), block.root, pinned=False, created=_now())
+                    self.refs.write(new, cast(str, block.block_id), block.root, pinned=False, created=clock.now())
         return self.info(new)
 
     def remove(self, name_or_id: str) -> Sequence[BlockInfo]:
@@ -689,7 +688,7 @@ class Library:
                 # An existing file is replaced by the same bytes: if it was damaged, that mends it.
                 os.rename(draft, target)
                 durable.sync_folder(target.parent)
-            self.refs.write(name, block_id, root, pinned, created=_now())
+            self.refs.write(name, block_id, root, pinned, created=clock.now())
         except BaseException:
             # Unless only the last flush failed and the name stands.
             if not existed and ((ref := self.refs.find_sound(name)) is None or ref.block_id != block_id):
@@ -705,10 +704,6 @@ class Library:
         path.unlink(missing_ok=True)
         if path.parent.exists():
             durable.sync_folder(path.parent)
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _settled_stamp(status: os.stat_result, now_ns: int) -> str:

@@ -18,12 +18,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from taliesin import certificate, fingerprint, models, prompt
+from taliesin import certificate, clock, fingerprint, models, prompt
 from taliesin.blockfile import BlockFile
 from taliesin.blockheader import BlockHeader
 from taliesin.engine import SETTINGS, Engine, Grafted
@@ -386,7 +386,7 @@ class Rebuilder:
         computed = engine.compute(ids, align="aligned" if aligned else "whole", settings=settings)
         header = replace(
             old,
-            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            created=clock.now(),
             recipe=computed.recipe,
             equals=computed.equals,
             tokens=computed.tokens,

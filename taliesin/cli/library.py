@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taliesin import console
+from taliesin import clock, console
 from taliesin.cli.options import BlockName, Json, LibraryPath, Model, Yes, confirm, parse_bytes
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
 
@@ -33,7 +32,7 @@ def _open(path: Path | None, create: bool = False) -> Library:
 
 
 def _time(unix: float | None) -> str | None:
-    return None if unix is None else datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return None if unix is None else clock.of_unix(unix)
 
 
 def _fields(info: BlockInfo) -> dict[str, Any]:
