@@ -5,12 +5,13 @@ Takes summaries and raw results that others made and lays them out. Deliberately
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from galahad.compare import Comparison
 from galahad.report import Summary
+from taliesin import console
 from taliesin.errors import UsageError
 
 _STYLE = """
@@ -19,16 +20,20 @@ _STYLE = """
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:60rem;padding:1rem 1.2rem 4rem;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif;overflow-wrap:break-word}
 h1{font-size:1.5rem;margin:.6rem 0}h1,p,li{overflow-wrap:anywhere}h2{font-size:1.15rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--line)}
-p,ul{margin:.4rem 0}.soft{color:var(--soft)}.wide{overflow-x:auto;margin:.6rem 0}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.92rem}
+p,ul{margin:.4rem 0}ul{padding-left:1.4rem}.soft{color:var(--soft)}
+.wide{overflow-x:auto;margin:.6rem 0;background:linear-gradient(90deg,var(--paper) 1rem,transparent 2.5rem) left/2.5rem 100% no-repeat local,linear-gradient(-90deg,var(--paper) 1rem,transparent 2.5rem) right/2.5rem 100% no-repeat local,linear-gradient(90deg,var(--line),transparent) left/.7rem 100% no-repeat scroll,linear-gradient(-90deg,var(--line),transparent) right/.7rem 100% no-repeat scroll}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.92rem}.s{white-space:nowrap}.t{min-width:15rem}
 th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}th{color:var(--soft);font-weight:600}
 td.n,th.n{text-align:right}.right{color:var(--good)}.wrong{color:var(--bad)}
 .cards{display:flex;flex-wrap:wrap;gap:.6rem;margin:.8rem 0}.card{border:1px solid var(--line);border-radius:.4rem;padding:.5rem .9rem;flex:1 1 9rem}
 .card b{display:block;font-size:1.35rem}code{font-size:.85em;overflow-wrap:anywhere}
-svg{width:100%;min-width:30rem;height:auto}svg text{fill:var(--ink);font:12px system-ui,sans-serif}
+svg{width:100%;max-width:38rem;min-width:20rem;height:auto;display:block}svg text{fill:var(--ink);font:12px system-ui,sans-serif}
+@media (max-width:40rem){body{padding:.6rem .9rem 3rem}table{font-size:.82rem}th,td{padding:.2rem .4rem}}
 @media print{:root{--ink:#000;--soft:#444;--line:#bbb;--paper:#fff;--good:#060;--bad:#900;--bar:#456;--two:#a63}body{font-size:10.5pt;max-width:none;padding:0}
-h2{break-after:avoid}tr,.card,svg{break-inside:avoid}.wide{overflow:visible}}
+h2{break-after:avoid}tr,.card,svg{break-inside:avoid}.wide{overflow:visible;background:none}.t{min-width:0}table{font-size:8.5pt}th,td{padding:.15rem .4rem}}
 """  # noqa: E501
+
+_SHORT = 30  # characters that a cell may have and stay on one line
 
 Document = dict[str, Any]
 
@@ -74,20 +79,24 @@ def page(summaries: Sequence[Summary], comparison: Comparison | None, results: S
 
 
 def _table(headers: Sequence[str], rows: Iterable[Sequence[object]], mark: int | None = None) -> str:
-    """A table; columns of numbers to the right, and column `mark` coloured by what it says."""
+    """A table; columns of numbers to the right, short cells on one line, and column `mark` coloured by what it says."""
     body = [[str(cell) for cell in row] for row in rows]
 
     def is_number(column: int) -> bool:
         cells = [row[column] for row in body if row[column] not in ("", "-")]
         return bool(cells) and all(cell.replace(".", "", 1).replace(",", "").rstrip("%x").isdigit() for cell in cells)
 
-    numeric = [is_number(i) for i in range(len(headers))]
-    head = "".join(f"<th{' class=n' if n else ''}>{escape(h)}</th>" for h, n in zip(headers, numeric, strict=True))
+    kinds = [
+        "n" if is_number(i) else "s" if all(len(row[i]) <= _SHORT for row in body) else "t" for i in range(len(headers))
+    ]
+    head = "".join(
+        f"<th{f' class={kind}' if kind else ''}>{escape(h)}</th>" for h, kind in zip(headers, kinds, strict=True)
+    )
     lines = []
     for row in body:
         cells = []
         for i, cell in enumerate(row):
-            kind = "n" if numeric[i] else cell if i == mark and cell in ("right", "wrong") else ""
+            kind = cell if i == mark and cell in ("right", "wrong") else kinds[i]
             cells.append(f"<td{f' class={kind}' if kind else ''}>{escape(cell)}</td>")
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
@@ -100,28 +109,34 @@ def _list(lines: Iterable[str]) -> str:
 def _bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]]]], unit: str, legend: Sequence[str] = ()) -> str:
     """Horizontal stacked bars: (label, [(value, colour variable), ...])."""
     most = max((sum(value for value, _ in parts) for _, parts in rows), default=0.0) or 1.0
-    wide, left, step = 720, 170, 24
+    # Sizes are those of a phone; a wider window scales the picture up a little.
+    wide, left, step = 480, 16 + 7 * max((len(label) for label, _ in rows), default=0), 24
     top = 22 if legend else 4
     drawn = []
     for i, (label, parts) in enumerate(rows):
         y, x = top + i * step, float(left)
         drawn.append(f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">{escape(label)}</text>')
         for value, colour in parts:
-            width = (wide - left - 110) * value / most
+            width = (wide - left - 100) * value / most
             drawn.append(
                 f'<rect x="{x:.1f}" y="{y}" width="{max(width, 0.5):.1f}" height="18" style="fill:var(--{colour})"/>'
             )
             x += width
         total = sum(value for value, _ in parts)
-        drawn.append(f'<text x="{x + 6:.1f}" y="{y + 14}">{total:,.4g} {escape(unit)}</text>')
+        drawn.append(f'<text x="{x + 6:.1f}" y="{y + 14}">{_figure(total)} {escape(unit)}</text>')
     for i, text in enumerate(legend):
-        x = left + i * 190
+        x = left + i * 120
         drawn.append(f'<rect x="{x}" y="2" width="12" height="12" style="fill:var(--{("bar", "two")[i]})"/>')
         drawn.append(f'<text x="{x + 18}" y="13">{escape(text)}</text>')
     height = top + len(rows) * step + 4
     return (
         f'<div class="wide"><svg viewBox="0 0 {wide} {height}" width="{wide}" role="img">{"".join(drawn)}</svg></div>'
     )
+
+
+def _figure(value: float) -> str:
+    """Four digits or more, never an exponent."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 # -- a run -------------------------------------------------------------------------------------------------------------
@@ -206,7 +221,7 @@ def _costs(summary: Summary) -> str:
 def _problems(summary: Summary) -> str:
     rows = [
         (r.id, "-" if r.answer is None else r.answer, r.gold, "none" if r.grade == "none" else r.grade, r.confidence,
-         ", ".join(r.causes), r.tokens_out, f"{r.seconds:.0f}")
+         ", ".join(r.causes).replace(":", ": ").replace("-", " "), r.tokens_out, f"{r.seconds:.0f}")
         for r in summary.results
     ]  # fmt: skip
     headers = ["problem", "answer", "gold", "grade", "confidence", "routes", "tokens out", "s"]
@@ -219,19 +234,28 @@ def _provenance(summary: Summary) -> str:
         ("chain", summary.run.chain),
         ("suite", header["suite"]["sha256"]),
         ("prompts", header["prompts_sha256"]),
-        *((f"engine {key}", str(value)) for key, value in sorted(header["engine"].items())),
-        *((f"setting {key}", str(value)) for key, value in sorted(header["settings"].items())),
+        *((f"engine {key}", _value(value)) for key, value in sorted(header["engine"].items())),
+        *((f"setting {key}", _value(value)) for key, value in sorted(header["settings"].items())),
         ("router", header["router"]),
         ("rule", header["rule"]),
         ("version", header["version"]),
     ]
+    before: Mapping[str, Any] = {}
     for i, session in enumerate(summary.run.sessions, 1):
         rows += [
-            (f"session {i} {key}", str(session.get(key)))
+            (f"session {i} {key}", "as before" if i > 1 and value == before.get(key) else _value(value))
             for key in ("started", "python", "system", "cpu", "engine", "sandbox")
+            for value in [session.get(key)]
         ]
-    body = "".join(f"<tr><td>{escape(key)}</td><td><code>{escape(value)}</code></td></tr>" for key, value in rows)
+        before = session
+    body = "".join(
+        f"<tr><td class=s>{escape(key)}</td><td><code>{escape(value)}</code></td></tr>" for key, value in rows
+    )
     return f'<h2>Versions and hashes</h2><div class="wide"><table><tbody>{body}</tbody></table></div>'
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else console.json_line(value)
 
 
 def _comparison(c: Comparison) -> str:
@@ -254,7 +278,13 @@ def _comparison(c: Comparison) -> str:
 
 def _timings(name: str, document: Document) -> str:
     rows = [
-        (row["n_tokens"], row["mode"], f"{row['median_seconds'] * 1e3:.1f}", f"{row['speedup']:.1f}x", row["exact"])
+        (
+            row["n_tokens"],
+            row["mode"],
+            f"{row['median_seconds'] * 1e3:.1f}",
+            f"{row['speedup']:.1f}x",
+            "yes" if row["exact"] else "NO",
+        )
         for row in document["rows"]
     ]
     sizes = sorted({row["n_tokens"] for row in document["rows"]})
@@ -310,8 +340,28 @@ def _arm(name: str, document: Document) -> str:
     return f"<h2>{escape(str(document['kind']).capitalize())} ({escape(name)})</h2>" + _table(["", "total"], rows)
 
 
+def _livebench(name: str, document: Document) -> str:
+    def right(score: Document) -> str:
+        return f"{score['right']}/{score['n']} ({score['low']:.0%} to {score['high']:.0%})"
+
+    rows = [
+        (kind, task, right(score), right(score["without"]), f"{score['mean_share']:.2f}", score["cut"], f"{score['paired']['p']:.3g}")
+        for kind in ("transfer", "replay")
+        for task, score in document[kind].items()
+    ]  # fmt: skip
+    settings = document["settings"]
+    said = (
+        f"{document['model']}: questions before {settings['library_before']} are the library, {settings['examples']} of them in a "
+        f"task's block; at most {settings['tokens']} output tokens. {'Every' if document['complete'] else 'Not every'} planned "
+        "question was asked. Intervals: Wilson, 95 %."
+    )
+    headers = ["score", "task", "right", "without the library", "mean share", "cut off", "McNemar p"]
+    return f"<h2>LiveBench ({escape(name)})</h2><p>{escape(said)}</p>" + _table(headers, rows)
+
+
 SECTIONS: dict[str, Callable[[str, Document], str]] = {
     "galahad.arm/1": _arm,
+    "galahad.livebench/1": _livebench,
     "taliesin.bench/1": _timings,
     "taliesin.router-calibration/1": _routed,
     "taliesin.verify/1": _verified,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from galahad import cli, compare, page, report, runlog
+from galahad import cli, compare, livebench, page, report, runlog
 from galahad.report import Summary
 from galahad.runlog import RunLog
 from taliesin import console
@@ -165,6 +165,15 @@ def test_raw_results_have_sections_and_unknown_ones_are_refused(make: Callable[.
     read(html)
     assert "Prefill against graft" in html
     assert "5.0x" in html
+    one = livebench.Answer(
+        "q", "zebra_puzzle", livebench.Said(True, 1.0, False, 9, 1.0), livebench.Said(False, 0.0, True, 9, 1.0)
+    )
+    settings = {"model": "m", "library_before": "2024-11-25", "examples": 2, "tokens": 9}
+    answered = livebench.result(settings, {"transfer": [one], "replay": []}, 1)
+    html = page.page([], None, [("livebench_m.json", answered)])
+    read(html)
+    assert "1/1 (21% to 100%)" in html
+    assert "Every planned question was asked" in html
     for wrong in ({"schema": "odd/1"}, {"schema": "taliesin.bench/1"}):
         with pytest.raises(UsageError, match="raw result"):
             page.page([run], None, [("x.json", wrong)])
@@ -183,6 +192,12 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return exit_.value.code, captured.out, captured.err
 
     return call
+
+
+def test_bars_of_large_figures_have_no_exponent() -> None:
+    drawn = page._bars([("a long label", [(15995.0, "bar")]), ("b", [(0.5, "two")])], "tokens")
+    assert "15,995 tokens" in drawn
+    assert "0.5 tokens" in drawn
 
 
 def test_command_prints_markdown_json_or_writes_a_page(
