@@ -1,12 +1,16 @@
 """Every arm of the bank's claims (C9 to C17, C20), one command of `galahad` each.
 
     python benchmarks/flywheel.py --problems aime2025.jsonl --model qwen2.5-coder-0.5b --work DIR [--stage NAME ...]
+    python benchmarks/flywheel.py --problems data/problems --own --model smollm2-135m --work DIR --results benchmarks/results/flywheel
+
+The problems are eight of AIME 2025, for which data/programs holds programs and not the text, or with `--own` eight of data/problems,
+whose templates hold both.
 
 The stages, in order: add, check, lint, route, recall, merged, isomorph, transfer, controls, voting, cost, rewrite (the only one that
-changes the bank). Each leaves its JSON files in DIR/results and repeats nothing that is there, so a stopped series goes on. The
-problems' text stays in DIR/bank and DIR/variants.jsonl; the results hold none. `--tokens` bounds one chain of thought of the voting
-arm, `--measure` the one that decides whether a problem is needed: small values measure less, and are written into the results. With
-`--run` the run tells that instead.
+changes the bank). Each leaves its JSON files in `--results` (DIR/results) and repeats nothing that is there, so a stopped series goes
+on. The problems' text stays in DIR/bank and DIR/variants.jsonl; the results hold none. `--tokens` bounds one chain of thought of the
+voting arm, `--measure` the one that decides whether a problem is needed: small values measure less, and are written into the results.
+With `--run` the run tells that instead.
 """
 
 from __future__ import annotations
@@ -20,6 +24,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 IDS = ("2025-I-9", "2025-I-10", "2025-I-11", "2025-I-13", "2025-I-14", "2025-II-5", "2025-II-13", "2025-II-15")
+# Two of each domain, with parameters that are integers.
+OWN = (
+    "alg-power-sum", "alg-toll-road", "comb-strip-tiling", "comb-echo-words", "geo-lattice-triangle", "geo-crossed-chords",
+    "nt-factorial-zeros", "nt-gcd-gears",
+)  # fmt: skip
 STAGES = (
     "add", "check", "lint", "route", "recall", "merged", "isomorph", "transfer", "controls", "voting", "cost", "rewrite",
 )  # fmt: skip
@@ -32,11 +41,11 @@ class Series:
         self.problems: Path = options.problems.resolve()
         self.work: Path = options.work.resolve()
         self.bank = self.work / "bank"
-        self.results = self.work / "results"
+        self.results: Path = (options.results or self.work / "results").resolve()
         self.results.mkdir(parents=True, exist_ok=True)
         self.engine = ["--model", options.model, "--threads", options.threads, "--gpu-layers", options.gpu_layers]
         self.judge = ["--allow-weak"] if options.allow_weak else []
-        self.ids = [part for one in IDS for part in ("--id", one)]
+        self.ids = [part for one in (OWN if options.own else IDS) for part in ("--id", one)]
         self.tokens, self.measure = options.tokens, options.measure
         self.base = ["--run", options.run.resolve()] if options.run else []
 
@@ -154,6 +163,8 @@ def main() -> None:
     parser.add_argument("--problems", type=Path, required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--own", action="store_true", help="eight of our problems instead of eight of AIME 2025")
+    parser.add_argument("--results", type=Path, help="folder of the JSON files")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--run", type=Path, help="this model's run of the suite: what it needs, and the system score")
     parser.add_argument("--gpu-layers", type=int, default=0)
