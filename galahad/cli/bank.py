@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from galahad.cli.options import AllowWeak, BankPath, Ids, Threshold, chosen, open_reader
 from galahad.cli.verify import read_program
 from taliesin import console
-from taliesin.cli.options import GpuLayers, Json, Model, Threads, Yes, confirm, default_settings
+from taliesin.cli.options import GpuLayers, Json, Model, Threads, Yes, confirm
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
 
 if TYPE_CHECKING:
@@ -18,45 +19,13 @@ if TYPE_CHECKING:
 
     from galahad.bank import Bank, Entry, Need
     from galahad.problems import Problem
-    from galahad.reader import GraftReader, Reader
+    from galahad.reader import Reader
     from galahad.runlog import Run
     from galahad.sources import Proposal
 
 commands = typer.Typer(
     help="Verified solutions as KV blocks: add, list, show, check, lint, route, rm.", no_args_is_help=True
 )
-
-BankPath = Annotated[Path, typer.Option("--bank", "-b", metavar="BANK", help="Folder of the bank.", show_default=False)]
-Ids = Annotated[list[str] | None, typer.Option("--id", help="Only this problem; can be repeated.")]
-AllowWeak = Annotated[
-    bool, typer.Option("--allow-weak", help="Run programs even where only resource limits hold them back.")
-]
-Threshold = Annotated[
-    float | None,
-    typer.Option(
-        "--threshold", help="Least coverage of a route, 0..1; the router's own if not given.", show_default=False
-    ),
-]
-
-
-def open_reader(model: str | None, threads: int | None, gpu_layers: int) -> GraftReader:
-    """The embedded engine for a bank's blocks."""
-    from galahad.reader import GraftReader
-    from taliesin import models
-
-    return GraftReader(model or models.DEFAULT, default_settings(threads, None), gpu_layers)
-
-
-def chosen(problems: Sequence[Problem], ids: Sequence[str] | None, where: object) -> list[Problem]:
-    """The problems of these ids, in that order; all without ids.
-
-    Raises:
-        UsageError: no such problem.
-    """
-    known = {problem.id: problem for problem in problems}
-    if unknown := [one for one in ids or () if one not in known]:
-        raise UsageError(f"no problem {', '.join(unknown)}", where=where, hint="galahad data show FILE lists the ids")
-    return [known[one] for one in dict.fromkeys(ids)] if ids else list(problems)
 
 
 @commands.command()

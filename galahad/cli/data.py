@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from galahad.cli.options import chosen
 from taliesin import console
 from taliesin.cli.options import Json
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
@@ -163,7 +164,7 @@ def _warn(suite: Suite) -> None:
 @commands.command()
 def show(
     file: _File,
-    id: Annotated[
+    ids: Annotated[
         list[str] | None, typer.Option("--id", metavar="ID", help="Only this problem, in full; repeatable.")
     ] = None,
     gold: Annotated[bool, typer.Option("--gold", help="Show the answers too.")] = False,
@@ -179,22 +180,19 @@ def show(
     from galahad import problems
 
     suite = problems.load(file)
-    known = {problem.id: problem for problem in suite.problems}
-    if id and (unknown := [one for one in id if one not in known]):
-        raise UsageError(f"no problem {', '.join(unknown)}", where=file, hint="`galahad data show FILE` lists the ids")
-    chosen = [known[one] for one in id] if id else list(suite.problems[:limit])
+    shown = chosen(suite.problems, ids, file)[: None if ids else limit]
     if as_json:
-        records = [{k: v for k, v in problem.as_dict().items() if gold or k != "answer"} for problem in chosen]
+        records = [{k: v for k, v in problem.as_dict().items() if gold or k != "answer"} for problem in shown]
         fields = {"file": suite.name, "form": suite.form, "sha256": suite.sha256, "rows": len(suite.problems)}
         console.emit_json("galahad.data-show/1", {**fields, "problems": records})
         return
-    if id:
-        for problem in chosen:
+    if ids:
+        for problem in shown:
             answer = f", answer {problem.answer}" if gold else ""
             console.out(f"{problem.id} ({problem.sha256[:12]}{answer})\n{problem.problem}\n")
         return
     headers = ["id", "sha256", *(["answer"] if gold else []), "problem"]
-    rows = [[p.id, p.sha256[:12], *([p.answer] if gold else []), _beginning(p.problem)] for p in chosen]
+    rows = [[p.id, p.sha256[:12], *([p.answer] if gold else []), _beginning(p.problem)] for p in shown]
     console.out(console.table(headers, rows))
     console.note(f"{suite.name}: {suite.form}, {len(suite.problems)} problems, {len(suite.warnings)} warning(s)")
 

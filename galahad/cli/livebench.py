@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from galahad.cli.bank import open_reader
+from galahad.cli.options import open_reader
 from taliesin import console
 from taliesin.cli.options import GpuLayers, Json, Model, Threads
 from taliesin.errors import EXIT_PARTIAL

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from galahad.cli.bank import AllowWeak, BankPath, open_reader
+from galahad.cli.options import AllowWeak, BankPath, open_reader
 from taliesin import console
 from taliesin.cli.options import Json, Model
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL

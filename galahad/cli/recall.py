@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from galahad.cli.bank import AllowWeak, BankPath, Ids, Threshold, chosen, open_reader
+from galahad.cli.options import AllowWeak, BankPath, Ids, Threshold, chosen, open_reader
 from galahad.cli.verify import read_program
 from taliesin import console, durable
 from taliesin.cli.options import GpuLayers, Json, Model, Threads

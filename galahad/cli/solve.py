@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from galahad.cli.options import Ids, chosen
 from taliesin import console
-from taliesin.cli.options import Json
+from taliesin.cli.options import GpuLayers, Json
 from taliesin.errors import EXIT_PARTIAL, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from galahad.engines import Engine
-    from galahad.problems import Problem, Suite
+    from galahad.problems import Problem
     from galahad.report import Summary
     from galahad.run import Progress, Stop
     from galahad.runlog import RunLog
@@ -53,7 +54,7 @@ def solve(
     check_tokens: Annotated[int, typer.Option(help="Output tokens of the check, at most.")] = 512,
     program_tokens: Annotated[int, typer.Option(help="Output tokens of the program, at most.")] = 768,
     route: Annotated[str, typer.Option(help="both, thought or program.")] = "both",
-    id_: Annotated[list[str] | None, typer.Option("--id", help="Only this problem; can be repeated.")] = None,
+    ids: Ids = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many problems.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in RUN.")] = False,
     graft: Annotated[
@@ -61,7 +62,7 @@ def solve(
     ] = True,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the embedded engine.")] = 2,
     ctx: Annotated[int, typer.Option(min=512, help="Context of the embedded engine, in tokens.")] = 8192,
-    gpu_layers: Annotated[int, typer.Option(help="Layers on the GPU; -1 is all.")] = 0,
+    gpu_layers: GpuLayers = 0,
     wall_seconds: Annotated[float, typer.Option(help="Time limit of a program.")] = 10.0,
     allow_weak: Annotated[
         bool, typer.Option("--allow-weak", help="Run programs even where this host cannot isolate them.")
@@ -95,12 +96,12 @@ def solve(
         allow_weak=allow_weak,
     )
     suite = problems.load(file)
-    chosen = _chosen(suite, id_, limit)
+    wanted = chosen(suite.problems, ids, file)[:limit]
     if resume:
         runlog.read(out)  # a damaged run is refused before a model is loaded
     engine = _engine(out, model, url, graft, threads, ctx, gpu_layers)
     try:
-        header = run.header(suite, chosen, engine, settings, graft and url is None)
+        header = run.header(suite, wanted, engine, settings, graft and url is None)
         opened = runlog.RunLog.resume(out, header) if resume else runlog.RunLog.create(out, header)
         with opened as log:
             if log.recovered_bytes:
@@ -108,7 +109,7 @@ def solve(
             if log.done:
                 console.note(f"{len(log.done)} attempts are there already")
             with run.stop_on_interrupt() as stop:
-                complete = _follow(log, chosen, engine, settings, stop)
+                complete = _follow(log, wanted, engine, settings, stop)
     finally:
         engine.close()
     _finish(out, complete, as_json)
@@ -121,16 +122,6 @@ def _settings(route: str, **fields: Any) -> Settings:
     if route not in routes:
         raise UsageError("unknown route", expected=", ".join(routes), got=route)
     return solver.Settings(routes[route], **fields)
-
-
-def _chosen(suite: Suite, ids: Sequence[str] | None, limit: int | None) -> tuple[Problem, ...]:
-    known = {problem.id: problem for problem in suite.problems}
-    if ids and (unknown := [one for one in ids if one not in known]):
-        raise UsageError(
-            f"no problem {', '.join(unknown)}", where=suite.name, hint="galahad data show FILE lists the ids"
-        )
-    chosen = tuple(known[one] for one in dict.fromkeys(ids)) if ids else suite.problems
-    return chosen[:limit]
 
 
 def _engine(
