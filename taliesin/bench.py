@@ -29,6 +29,7 @@ from taliesin import __version__, certificate, clock, llama, pagecache, pagelock
 from taliesin.engine import Engine, Grafted
 from taliesin.errors import UsageError
 from taliesin.library import Library, Policy
+from taliesin.machine import usable_cores
 from taliesin.tiers import Tiers
 
 Mode = Literal["disk, cold, hashed", "disk, cold", "disk, warm, hashed", "disk, warm", "memory", "resident"]
@@ -194,7 +195,7 @@ def machine() -> dict[str, Any]:
     load = os.getloadavg() if hasattr(os, "getloadavg") else None
     return {
         "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "system": f"{platform.system()} {platform.machine()}",
         "gpu_driver": driver_version(),
         "python": platform.python_version(),

@@ -23,6 +23,7 @@ from typing import Literal
 from taliesin import __version__, catalogue, models
 from taliesin.console import human_bytes
 from taliesin.errors import TaliesinError
+from taliesin.machine import usable_cores
 
 OLDEST_PYTHON = (3, 11)
 # The default model's weights (100 MB), a context of 4,096 tokens (95 MB) and compute buffers, with room for Python.
@@ -137,8 +138,7 @@ def _gpus() -> list[str]:
 
 
 def _machine() -> Iterator[Finding]:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield Finding("machine", "processor", "ok", f"{_processor()}, {usable} of {os.cpu_count()} cores usable")
+    yield Finding("machine", "processor", "ok", f"{_processor()}, {usable_cores()} of {os.cpu_count()} cores usable")
     free = available_memory()
     if free is None:
         yield Finding("machine", "free memory", "unknown", "cannot be read on this system")

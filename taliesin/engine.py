@@ -7,7 +7,6 @@ graft is therefore valid until the Engine is used for something else.
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from taliesin.errors import DecodeError, RecipeMismatch, UsageError
 from taliesin.fingerprint import Difference, Recipe
 from taliesin.library import BlockInfo, Library, Policy
 from taliesin.llama import Sampling, Settings
+from taliesin.machine import usable_cores
 from taliesin.staging import Staging
 
 if TYPE_CHECKING:
@@ -505,10 +505,6 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cut_at(n_tokens: int, align: Align, n_ubatch: int) -> int:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from taliesin import console, fingerprint, models
+from taliesin import console, durable, fingerprint, models
 from taliesin.errors import EngineUnavailable, RecipeMismatch, ServerError, UsageError
 from taliesin.llama import KV_TYPES, SUPPORTED_VERSION, Sampling
 
@@ -449,7 +449,7 @@ def launch(
         left.unlink()
     key, log = secrets.token_hex(16), folder / _LOG
     key_file = folder / "key"
-    _write_private(key_file, key)
+    durable.write(key_file, key.encode())
     port = port or _free_port()
     command = [
         str(program),
@@ -525,16 +525,6 @@ def _await_health(server: Server, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.05)
 
 
-def _write_private(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-
-
 # -- the one that stays ------------------------------------------------------------------------------------------------
 
 
@@ -581,7 +571,7 @@ def start(
                 hint="taliesin server stop",
             )
         server = launch(model, options, place, binary=binary, port=port, detached=True)
-        _write_private(place / _RECORD, json.dumps(server.record()))
+        durable.write(place / _RECORD, json.dumps(server.record()).encode())
         return server
 
 

@@ -142,7 +142,11 @@ def verify(
     """
     n_fresh = trials if fresh_trials is None else min(fresh_trials, trials)
     if min(trials, n_fresh) < 1 or samples < 1 or n_steps < 0 or not lengths or min(lengths) < 1:
-        raise UsageError("trials, samples and query lengths must be at least 1, steps at least 0")
+        raise UsageError(
+            "a count is out of range",
+            expected="trials, samples and query lengths at least 1, steps at least 0",
+            got=f"{trials}, {samples}, {', '.join(map(str, lengths)) or 'no length'}, {n_steps}",
+        )
     recipe = dict(block.header.recipe)
     if sabotage is Sabotage.PLAIN_SWA and not recipe.get("window"):
         raise UsageError("plain-swa breaks window layers, and this model has none", got=recipe.get("architecture"))

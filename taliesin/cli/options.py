@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ import typer
 
 from taliesin import __version__, console
 from taliesin.errors import ModelError, UsageError
+from taliesin.machine import usable_cores
 
 if TYPE_CHECKING:
     from taliesin.llama import Settings
@@ -106,8 +106,7 @@ def default_settings(threads: int | None, ubatch: int | None) -> Settings:
     """Settings of a new block on this machine."""
     from taliesin.llama import Settings
 
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    settings = Settings(n_threads=threads or min(usable, _MOST_THREADS))
+    settings = Settings(n_threads=threads or min(usable_cores(), _MOST_THREADS))
     return replace(settings, n_ubatch=ubatch or settings.n_ubatch)
 
 
