@@ -13,6 +13,7 @@ import galahad.cli
 import taliesin.cli
 
 ROOT = Path(__file__).parent.parent.parent
+APPS = {"taliesin": taliesin.cli.app, "galahad": galahad.cli.app}
 
 
 def test_the_command_reference_is_what_the_commands_say() -> None:
@@ -39,8 +40,15 @@ def test_every_command_takes_json() -> None:
             return [line for name, child in below.items() for line in without_json(child, f"{path} {name}")]
         return [] if any("--json" in option.opts for option in command.params) else [path]
 
-    apps = {"taliesin": taliesin.cli.app, "galahad": galahad.cli.app}
-    assert [line for name, app in apps.items() for line in without_json(typer.main.get_command(app), name)] == []
+    assert [line for name, app in APPS.items() for line in without_json(typer.main.get_command(app), name)] == []
+
+
+def test_the_readme_names_every_command() -> None:
+    rows = [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if line.startswith("|")]
+    for name, app in APPS.items():
+        own = "".join(row for row in rows if f"`{name} " in row)
+        verbs = getattr(typer.main.get_command(app), "commands", {})
+        assert [verb for verb in verbs if f"`{verb}`" not in own and f"`{name} {verb}`" not in own] == []
 
 
 def test_taliesin_never_imports_galahad() -> None:
