@@ -465,8 +465,10 @@ READERS: dict[str, Callable[[Document], Iterator[Finding]]] = {
     "galahad.cost/1": _cost,
     "galahad.isomorph/1": _isomorph,
     "galahad.livebench/1": _livebench,
+    "galahad.recall/1": _arm,
     "galahad.report/1": _run,
     "galahad.solve/1": _run,
+    "galahad.transfer/1": _arm,
 }
 
 
