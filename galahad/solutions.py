@@ -21,9 +21,9 @@ from galahad import programs
 from galahad.errors import SuiteError
 from galahad.problems import GOLDS, text_sha256
 from galahad.templates import WAYS, Parameter, Template, Values
+from taliesin.canonical import is_digest
 
 _FILE = "program.yaml"
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def _trouble(solution: Solution, folder: Path) -> str | None:
     values = solution.values
     if solution.id != folder.name:
         return f"the folder of {solution.id} has another name"
-    if not _SHA256.fullmatch(solution.sha256):
+    if not is_digest(solution.sha256):
         return "sha256 is not a SHA-256 in lower-case hexadecimal"
     if solution.answer not in GOLDS:
         return f"the answer {solution.answer} is not in 0..999"

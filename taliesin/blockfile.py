@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from taliesin import blockheader
 from taliesin.blockheader import BlockHeader
+from taliesin.canonical import is_digest
 from taliesin.errors import FormatError, StoreDamaged, StoreMissing, UnsupportedVersion
-from taliesin.filehash import is_digest
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

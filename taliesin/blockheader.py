@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from taliesin.canonical import canonical_json, parse_canonical_json
+from taliesin.canonical import canonical_json, is_digest, parse_canonical_json
 from taliesin.errors import FormatError
-from taliesin.filehash import is_digest
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,9 +17,8 @@ from typing import IO, NamedTuple
 
 from taliesin import durable
 from taliesin.blockfile import SUFFIX, BlockFile, open_regular
-from taliesin.canonical import canonical_json, parse_canonical_json
+from taliesin.canonical import canonical_json, is_digest, parse_canonical_json
 from taliesin.errors import FormatError, StoreDamaged, UnsupportedVersion, UsageError
-from taliesin.filehash import is_digest
 
 VERSION = 1
 _FORMAT = "taliesin-bundle"

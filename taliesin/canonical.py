@@ -1,14 +1,18 @@
-"""JSON in the one form that is hashed and compared: sorted keys, no spaces, every key once.
+"""JSON in the one form that is hashed and compared, and the digests that name what was hashed.
 
-Promises that equal values give equal bytes, and that only such bytes are read back. Deliberately does not know: what an object says.
+Promises that equal values give equal bytes (sorted keys, no spaces, every key once), and that only such bytes are read back.
+Deliberately does not know: what an object says.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from taliesin.errors import FormatError
+
+_HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
 def canonical_json(value: Any) -> bytes:
@@ -45,3 +49,8 @@ def parse_canonical_json(raw: bytes, what: str, where: object = None) -> dict[st
             f"{what} is not in canonical form", expected="sorted keys, no spaces, every key once", where=where
         )
     return value
+
+
+def is_digest(value: object) -> bool:
+    """Whether `value` is a SHA-256 in lower-case hexadecimal."""
+    return isinstance(value, str) and _HEX64.fullmatch(value) is not None

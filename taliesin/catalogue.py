@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from taliesin.canonical import is_digest
 from taliesin.errors import ModelError
 from taliesin.places import data_dir, models_dir
 
@@ -151,7 +152,7 @@ def _parsed_catalogue(text: str, path: Path) -> tuple[ModelEntry, ...]:
 _RULES: dict[str, tuple[type, str, Any]] = {
     "file": (str, "a plain file name that ends in .gguf", _FILE.fullmatch),
     "bytes": (int, "a number of bytes above 0", lambda v: v > 0),
-    "sha256": (str, "64 hexadecimal digits", lambda v: re.fullmatch(r"[0-9a-f]{64}", v)),
+    "sha256": (str, "64 hexadecimal digits", is_digest),
     "license": (str, "text", bool),
     "architecture": (str, "text", bool),
     "context_tokens": (int, "a number of tokens above 0", lambda v: v > 0),

@@ -9,23 +9,17 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import time
 from pathlib import Path
 
 from taliesin import console, durable
+from taliesin.canonical import is_digest
 from taliesin.errors import ModelError
 from taliesin.places import cache_dir
 
 _CHUNK_BYTES = 4 << 20
 _RACY_SECONDS = 2.0
 _HASHES_KEPT = 512
-_HEX64 = re.compile(r"[0-9a-f]{64}")
-
-
-def is_digest(value: object) -> bool:
-    """Whether `value` is a SHA-256 in lower-case hexadecimal."""
-    return isinstance(value, str) and _HEX64.fullmatch(value) is not None
 
 
 def file_sha256(path: Path, *, remembered: bool = True) -> str:

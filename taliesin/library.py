@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Literal, NamedTuple, Self, cast
 from taliesin import blockfile, clock, durable
 from taliesin.blockfile import SUFFIX, BlockFile, identity_of
 from taliesin.blockheader import BlockHeader
-from taliesin.canonical import canonical_json, parse_canonical_json
+from taliesin.canonical import canonical_json, is_digest, parse_canonical_json
 from taliesin.errors import (
     FormatError,
     StoreDamaged,
@@ -31,7 +31,6 @@ from taliesin.errors import (
     UnsupportedVersion,
     UsageError,
 )
-from taliesin.filehash import is_digest
 from taliesin.index import BlockRow, Changes, Index
 from taliesin.refs import Ref, Refs, checked_name, name_of
 

@@ -17,9 +17,8 @@ from urllib.parse import unquote_to_bytes
 
 from taliesin import durable
 from taliesin.blockfile import identity_of, open_regular
-from taliesin.canonical import canonical_json, parse_canonical_json
+from taliesin.canonical import canonical_json, is_digest, parse_canonical_json
 from taliesin.errors import FormatError, StoreDamaged, StoreMissing, UsageError
-from taliesin.filehash import is_digest
 
 _SUFFIX = b".json"
 _MAX_NAME_CHARS = 200
