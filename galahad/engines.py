@@ -105,10 +105,10 @@ def _nothing() -> None:
 
 
 def answer_in(
+    engine: Taliesin,
     context: Context,
     position: int,
     batches: Sequence[Sequence[int]],
-    engine: Taliesin,
     *,
     max_tokens: int,
     sampling: Sampling,
@@ -255,7 +255,7 @@ class Embedded:
             reuse_seconds = 0.0
         room = self.n_ctx - n_prefix - sum(map(len, batches))
         return answer_in(
-            context, n_prefix, batches, self._engine, max_tokens=min(max_tokens, room),
+            self._engine, context, n_prefix, batches, max_tokens=min(max_tokens, room),
             sampling=Sampling(temperature=temperature, seed=seed), stop=self._frame.stop, opening=opening, end=end,
             reuse_seconds=reuse_seconds, on_token=self._on_token,
         )  # fmt: skip

@@ -146,7 +146,7 @@ class GraftReader:
             context = engine.context(self.settings, len(ids) + max_tokens)
             reuse_seconds = 0.0
         return answer_in(
-            context, n_block, [ids], engine, max_tokens=max_tokens,
+            engine, context, n_block, [ids], max_tokens=max_tokens,
             sampling=Sampling(temperature=temperature, seed=seed, grammar=grammar), stop=self._frame.stop,
             opening=opening, end=end, reuse_seconds=reuse_seconds,
         )  # fmt: skip
