@@ -11,6 +11,7 @@ from typing import Any
 
 from galahad.report import ProblemResult, Summary
 from galahad.stats import PairedDifference, PairedOutcomes
+from taliesin import console
 from taliesin.errors import UsageError
 
 LEVEL = 0.05
@@ -105,8 +106,5 @@ def markdown(comparison: Comparison) -> str:
     lines.append(f"- right only in the second: {', '.join(c.gained) or 'none'}")
     if c.n_unpaired:
         lines.append(f"- {c.n_unpaired} results of one run have no partner in the other and are left out")
-    lines += ["", "| changed | first | second |", "| --- | --- | --- |"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in c.changes]
-    if not c.changes:
-        lines.append("| nothing | | |")
+    lines += ["", console.markdown_table(["changed", "first", "second"], c.changes or [("nothing", "", "")])]
     return "\n".join(lines)

@@ -16,6 +16,7 @@ from galahad import solver
 from galahad.run import grade
 from galahad.runlog import Record, Run
 from galahad.stats import Proportion
+from taliesin import console
 
 
 @dataclass(frozen=True)
@@ -253,11 +254,6 @@ def markdown(summary: Summary) -> str:
     )
 
 
-def _table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
 def _head(summary: Summary) -> str:
     header = summary.run.header
     engine, settings, suite = header["engine"], header["settings"], header["suite"]
@@ -297,7 +293,7 @@ def _results(summary: Summary) -> str:
         (confidence, *(summary.matrix[confidence, grade] for grade in ("right", "wrong", "none")))
         for confidence in ("confident", "uncertain")
     ]
-    return "\n".join([*lines, "", _table(["problems", "right", "wrong", "no answer"], rows)])
+    return "\n".join([*lines, "", console.markdown_table(["problems", "right", "wrong", "no answer"], rows)])
 
 
 def _costs(summary: Summary) -> str:
@@ -334,7 +330,7 @@ def _costs(summary: Summary) -> str:
         [
             "## Cost (mean per problem; generations and cut off are counts)",
             "",
-            _table(headers, rows),
+            console.markdown_table(headers, rows),
             "",
             f"- in all: {summary.tokens_out} tokens out, {summary.tokens_in} in, {summary.seconds:.0f} s; {speed}",
             f"- prefixes: {grafted}",
@@ -354,7 +350,7 @@ def _causes(summary: Summary) -> str:
         (route, cause, n)
         for (route, cause), n in sorted(summary.causes.items(), key=lambda item: (item[0][0], -item[1]))
     ]
-    return "## How the routes ended (attempts)\n\n" + _table(["route", "end", "attempts"], rows)
+    return "## How the routes ended (attempts)\n\n" + console.markdown_table(["route", "end", "attempts"], rows)
 
 
 def _list(summary: Summary) -> str:
@@ -372,4 +368,4 @@ def _list(summary: Summary) -> str:
         for r in summary.results
     ]
     headers = ["problem", "answer", "gold", "grade", "confidence", "routes", "tokens out", "s"]
-    return "## Problems\n\n" + _table(headers, rows)
+    return "## Problems\n\n" + console.markdown_table(headers, rows)

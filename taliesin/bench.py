@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from taliesin import __version__, certificate, clock, llama, pagecache, pagelock, staging
+from taliesin import __version__, certificate, clock, console, llama, pagecache, pagelock, staging
 from taliesin.engine import Engine, Grafted
 from taliesin.errors import UsageError
 from taliesin.library import Library, Policy
@@ -524,9 +524,7 @@ def markdown(report: Report) -> str:
         + f"Each time ends with the logits after {report.query_tokens} more token(s); {report.check_steps} greedy steps follow "
         "untimed and are hashed.",
         "",
-        "| " + " | ".join(HEADERS) + " |",
-        "|" + " --- |" * len(HEADERS),
-        *("| " + " | ".join(row) + " |" for row in table_rows(report)),
+        console.markdown_table(HEADERS, table_rows(report)),
         "",
         *(f"- {line}" for line in (*break_even_lines(report), *limit_lines(report))),
         "",

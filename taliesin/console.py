@@ -83,6 +83,12 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
 
 
+def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """The same table for a Markdown page."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
 def human_bytes(n: int) -> str:
     """`n` bytes with a decimal unit: `14.2 MB`."""
     value = float(n)

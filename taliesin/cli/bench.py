@@ -320,9 +320,7 @@ def _needle_page(report: NeedleReport, fields: dict[str, Any]) -> str:
         f"{facts['time']}, {facts['cpu']}, {facts['cores']} cores, seed {fields['seed']}"
         + (f", load average {load[0]:.2f}" if load else ""),
         "",
-        "| " + " | ".join(NEEDLE_HEADERS) + " |",
-        "|" + " --- |" * len(NEEDLE_HEADERS),
-        *("| " + " | ".join(row) + " |" for row in _needle_rows(report)),
+        console.markdown_table(NEEDLE_HEADERS, _needle_rows(report)),
         "",
         *(f"- {line}" for line in _needle_summary(report)),
         "",

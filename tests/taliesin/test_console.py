@@ -1,0 +1,33 @@
+"""What commands print: aligned tables, strict JSON, sizes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from taliesin import console
+
+
+def test_a_table_aligns_numbers_to_the_right_and_words_to_the_left() -> None:
+    lines = console.table(("name", "n"), [("a", 7), ("longer", 1200)]).splitlines()
+    assert lines == ["name       n", "a          7", "longer  1200"]
+
+
+def test_a_markdown_cell_cannot_end_its_cell() -> None:
+    lines = console.markdown_table(("what", "n"), [("a|b", 1)]).splitlines()
+    assert lines == ["| what | n |", "| --- | --- |", "| a\\|b | 1 |"]
+
+
+def test_json_has_no_nan_and_no_numpy() -> None:
+    line = console.json_line({"x": float("nan"), "y": [float("inf"), np.float32(1.5)], "z": np.int64(3)})
+    assert json.loads(line) == {"x": None, "y": [None, 1.5], "z": 3}
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("n", "shown"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (14_200_000, "14.2 MB"), (5 * 10**12, "5000.0 GB")]
+)
+def test_sizes_are_decimal(n: int, shown: str) -> None:
+    assert console.human_bytes(n) == shown
