@@ -426,7 +426,11 @@ def _isomorph(document: Document) -> Iterator[Finding]:
     problems = document["problems"]
     none = ", ".join(one["origin"] for one in problems if not one["found"])
     found = sum(bool(one["found"]) for one in problems)
-    yield Said("C13", f"{found} of {len(problems)} problems have a variant on which three programs agree; none: {none}")
+    yield Said(
+        "C13",
+        f"{found} of {len(problems)} problems have a variant on which three programs agree"
+        + (f"; none: {none}" if none else ""),
+    )
 
 
 def _bundle(document: Document) -> Iterator[Finding]:
