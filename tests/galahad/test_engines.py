@@ -170,6 +170,29 @@ def test_a_graft_gives_the_tokens_of_a_prefill(smollm2: Path, tmp_path: Path) ->
 
 
 @pytest.mark.native
+@pytest.mark.parametrize("window", [0, 128])
+def test_a_prefix_is_put_back_exactly_after_every_question(
+    window: int, tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    prefixes = {"short": "Answer with a number. " * 4, "long": "Write one line of Python. " * 40}
+    questions = ("How many legs have three cats?", "Why? " * 60, "How many legs have three cats?")
+    texts = {}
+    for graft in (True, False):
+        engine = engines.Embedded(str(tiny_model(window=window)), tmp_path / "prefixes", graft, n_threads=1, n_ctx=2048)
+        try:
+            engine.prepare(prefixes)
+            texts[graft] = [
+                engine.complete(name, question, max_tokens=8, temperature=0.9, seed=3).text
+                for name in ("short", "long", "short")
+                for question in questions
+            ]
+        finally:
+            engine.close()
+    assert texts[True] == texts[False]
+    assert texts[True][0] == texts[True][2] == texts[True][6]
+
+
+@pytest.mark.native
 @pytest.mark.slow
 def test_a_real_llama_server_counts_tokens_samples_by_seed_and_says_what_was_cut(smollm2: Path, tmp_path: Path) -> None:
     try:
