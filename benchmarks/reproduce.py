@@ -415,9 +415,10 @@ def _cost(document: Document) -> Iterator[Finding]:
 
 def _bank_route(document: Document) -> Iterator[Finding]:
     inside, outside = document["inside"], document["outside"]
+    own = any(query["query"] == query["expected"] for query in document["queries"])
     yield Said(
         "C15",
-        f"a bank's router: {_share(inside['k'], inside['n'])} of variants to their origin, "
+        f"a bank's router: {_share(inside['k'], inside['n'])} of {'problems to themselves' if own else 'variants to their origin'}, "
         f"{_share(outside['k'], outside['n'])} abstained outside",
     )
 
