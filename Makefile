@@ -85,7 +85,8 @@ bench-full: bench server ## the same at full size, larger models, the peers and 
 	$(if $(LIVEBENCH),$(PY) benchmarks/livebench.py $(LIVEBENCH) --model qwen2.5-coder-0.5b)
 	$(PY) benchmarks/block_write.py --output $(RESULTS)/block_write.json
 	$(PY) benchmarks/peers.py --json $(RESULTS)/peers.json
-	$(PY) benchmarks/server_table.py gemma3-270m 1024,1500,1700 --out $(RESULTS)/server-gemma3-270m.json
+	$(PY) benchmarks/server_table.py gemma3-270m 1024,1500,1700,2048 --out $(RESULTS)/server-gemma3-270m.json
+	$(PY) benchmarks/server_table.py smollm2-135m 512,700,1500,2048 --out $(RESULTS)/server-smollm2-135m.json
 
 reproduce: env ## write docs/reproduction.md from the raw results
 	@$(PY) benchmarks/reproduce.py

@@ -1,6 +1,6 @@
 """What a llama-server makes of a restored slot, for each configuration: reused or not, and equal to what.
 
-    python benchmarks/server_table.py gemma3-270m 1024,1500,1700 --out benchmarks/results/server-gemma3-270m.json
+    python benchmarks/server_table.py gemma3-270m 1024,1500,1700,2048 --out benchmarks/results/server-gemma3-270m.json
     python benchmarks/server_table.py table benchmarks/results/server-*.json
 
 For each configuration and length, in one server: the block, then block and query ("live"); erased; both in one request
@@ -220,7 +220,7 @@ def table(paths: Sequence[Path]) -> str:
         found = json.loads(path.read_text(encoding="utf-8"))
         window = f"window {found['window']}" if found["window"] else "no window layers"
         lines += [
-            f"**{found['model']}** ({window}; {found['n_threads']} thread, ubatch {found['n_ubatch']}; {found['created'][:10]}, "
+            f"**{found['model']}** ({window}; {found['n_threads']} thread(s), ubatch {found['n_ubatch']}; {found['created'][:10]}, "
             f"{found['machine']})",
             "",
             "| server | file | n | reused | evaluated | tokens = live | log-probabilities = live | = one-shot | "
@@ -252,7 +252,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a model; or table, to print the results in the files that follow as Markdown")
     parser.add_argument("lengths", nargs="+", help="comma-separated; files for table")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--ubatch", type=int, default=512)
     parser.add_argument("--seconds", type=float, default=60.0, help="of the two clients; 0 leaves them out")
     parser.add_argument("--out", type=Path)
