@@ -148,7 +148,7 @@ class Series:
             )
         self.arm("control-bank", "recall", easy, "--bank", bank)
         card = ROOT / "data" / "controls" / "card.md"
-        self.arm("control-card", "recall", easy, "--no-bank", "--card", card, "--tokens", 160)
+        self.arm("control-card", "recall", easy, "--no-bank", "--card", card, "--tokens", 384)
 
     def voting(self) -> None:
         self.arm("voting", "recall", self.problems, *self.ids, "--no-bank", "--best-of", 5, "--tokens", self.tokens)
