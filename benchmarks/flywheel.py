@@ -6,21 +6,24 @@
 The problems are eight of AIME 2025, for which data/programs holds programs and not the text, or with `--own` eight of data/problems,
 whose templates hold both.
 
-The stages, in order: add, check, lint, route, recall, merged, isomorph, transfer, controls, voting, cost, rewrite (the only one that
-changes the bank). Each leaves its JSON files in `--results` (DIR/results) and repeats nothing that is there, so a stopped series goes
-on. The problems' text stays in DIR/bank and DIR/variants.jsonl; the results hold none. `--tokens` bounds one chain of thought of the
-voting arm, `--measure` the one that decides whether a problem is needed: small values measure less, and are written into the results.
-With `--run` the run tells that instead.
+The stages, in order: add, check, lint, route, recall, merged, isomorph, transfer, baked (transfer again, from programs whose parameters
+were replaced by their values), controls, voting, cost, rewrite (the only one that changes the bank). Each leaves its JSON files in
+`--results` (DIR/results) and repeats nothing that is there, so a stopped series goes on. The problems' text stays in the banks and in
+DIR/variants.jsonl; the results hold none. `--tokens` bounds one chain of thought of the voting arm, `--measure` the one that decides
+whether a problem is needed: small values measure less, and are written into the results. With `--run` the run tells that instead.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from galahad import programs
 
 ROOT = Path(__file__).parent.parent
 IDS = ("2025-I-9", "2025-I-10", "2025-I-11", "2025-I-13", "2025-I-14", "2025-II-5", "2025-II-13", "2025-II-15")
@@ -30,8 +33,31 @@ OWN = (
     "nt-factorial-zeros", "nt-gcd-gears",
 )  # fmt: skip
 STAGES = (
-    "add", "check", "lint", "route", "recall", "merged", "isomorph", "transfer", "controls", "voting", "cost", "rewrite",
+    "add", "check", "lint", "route", "recall", "merged", "isomorph", "transfer", "baked", "controls", "voting", "cost", "rewrite",
 )  # fmt: skip
+
+
+class _Bake(ast.NodeTransformer):
+    """Puts the default value of each parameter of `solve` where its name is read, and takes the parameters away."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, ast.expr] = {}
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        if node.name == programs.ENTRY and node.args.defaults:
+            names = [argument.arg for argument in node.args.args[-len(node.args.defaults) :]]
+            self.values = dict(zip(names, node.args.defaults, strict=True))
+            node.args = ast.arguments([], [], None, [], [], None, [])
+        self.generic_visit(node)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return self.values.get(node.id, node) if isinstance(node.ctx, ast.Load) else node
+
+
+def bake(program: str) -> str:
+    """The program with its parameters' values inside its logic; the sandbox then shows whether it still gives the answer."""
+    return ast.unparse(_Bake().visit(ast.parse(program))) + "\n"
 
 
 class Series:
@@ -121,6 +147,19 @@ class Series:
                 way,
                 *self.judge,
             )
+
+    def baked(self) -> None:
+        """C14's other half: the same solutions with their numbers inside the logic."""
+        bank = self.work / "baked-bank"
+        kept = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in self.bank.glob("entries/*.json")}
+        for name, entry in sorted(kept.items()):
+            program = self.work / "baked.py"
+            program.write_text(bake(entry["program"]), encoding="utf-8")
+            given = ("--id", entry["id"], "--bank", bank, "--program", program, "--force", *self.engine, *self.judge)
+            self.galahad(f"baked-add-{Path(name).stem}", "bank", "add", self.problems, *given)
+        self.galahad("baked-lint", "bank", "lint", "--bank", bank)
+        variants = self.work / "variants.jsonl"
+        self.arm("baked-transfer", "transfer", variants, "--bank", bank, "--adapt", "program", *self.judge)
 
     def controls(self) -> None:
         """C16 and C17: problems that the model solves, without anything, with a bank, and with a method card."""
