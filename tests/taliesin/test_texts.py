@@ -94,10 +94,11 @@ def test_a_block_is_refused_for_a_prompt_that_does_not_begin_with_it(engine: Eng
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_two_hundred_questions_are_answered_alike_cold_and_grafted(smollm2: Path, tmp_path: Path) -> None:
     with Engine(str(smollm2)) as engine, Library(tmp_path / "library") as library:
         text = Path(__file__).parents[2].joinpath("data/texts/skellan_light.txt").read_text(encoding="utf-8")
-        (saved, *_) = engine.save(library, text, "light", align="whole", block_tokens=600)
+        (saved, *_) = engine.save(library, text, "light", align="whole", block_tokens=200)
         tokens = saved.header.tokens.tolist()
         with library.open(saved.info.name or "") as block:
             grafted = engine.graft(block)
@@ -106,8 +107,8 @@ def test_two_hundred_questions_are_answered_alike_cold_and_grafted(smollm2: Path
                     query = grafted.query(f"Question {number}: what happened in the year {1800 + number}?")
                     cold.clear()
                     cold.decode(tokens, 0, logits=False)
-                    expected = [certificate.digest(v) for v in llama.greedy(cold, query, len(tokens), 8)]
+                    expected = [certificate.digest(v) for v in llama.greedy(cold, query, len(tokens), 4)]
                     grafted.put_back()
                     assert [
-                        certificate.digest(v) for v in llama.greedy(grafted.context, query, len(tokens), 8)
+                        certificate.digest(v) for v in llama.greedy(grafted.context, query, len(tokens), 4)
                     ] == expected
