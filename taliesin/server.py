@@ -14,8 +14,10 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -36,6 +38,9 @@ COMMIT = "0c1e570"
 N_PROBS = 64
 """How many log-probabilities of a step are compared: the best ones, with all digits that llama-server prints."""
 
+MAX_SLOTS = 256
+"""LLAMA_MAX_SEQ of llama.cpp."""
+
 _NAME = re.compile(r"[0-9a-f]{1,64}")
 _RECORD = "server.json"
 _SLOTS = "slots"
@@ -43,6 +48,9 @@ _LOG = "server.log"
 _START_SECONDS = 600.0
 _STOP_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
+_PRIVATE = "taliesin-server-"
+_OWNED = "owner.lock"
+_SWEPT_AFTER = 60.0  # seconds since something was put into the folder
 
 _detached: list[subprocess.Popen[bytes]] = []
 
@@ -70,7 +78,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, low, high in (
-            ("n_slots", 1, 256),
+            ("n_slots", 1, MAX_SLOTS),
             ("n_ctx", 256, 1 << 24),
             ("n_ubatch", 1, 1 << 16),
             ("n_threads", 1, 512),
@@ -133,26 +141,40 @@ class Completion(NamedTuple):
     stopped_by: str
 
 
+class Refused(ServerError):
+    """llama-server answered a request with an error; `status` is HTTP's."""
+
+    def __init__(self, status: int, said: object, where: object) -> None:
+        super().__init__("llama-server refused a request", got=f"{status}: {said}", where=where)
+        self.status = status
+
+
 class Client:
     """The part of llama-server's HTTP API that is used here, with our exceptions.
 
-    Raises (every method):
-        ServerError: not reachable, or it refused; with what it said.
+    Raises:
+        UsageError (here): `url` or `key` cannot be ones.
+        ServerError (every method): not reachable, or it refused; with what it said.
     """
 
     def __init__(self, url: str, key: str | None = None, seconds: float = 3600.0) -> None:
         self.url = url.rstrip("/")
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise UsageError("not a server's key", expected="printable ASCII characters", where="--server-key")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        # trust_env=False: a proxy variable must not send prompts elsewhere.
-        self.http = httpx.Client(
-            base_url=self.url,
-            headers=headers,
-            timeout=httpx.Timeout(seconds, connect=5.0),
-            limits=httpx.Limits(
-                max_keepalive_connections=0
-            ),  # a server that was started anew is not met on an old socket
-            trust_env=False,
-        )
+        try:
+            # trust_env=False: a proxy variable must not send prompts elsewhere.
+            self.http = httpx.Client(
+                base_url=self.url,
+                headers=headers,
+                timeout=httpx.Timeout(seconds, connect=5.0),
+                limits=httpx.Limits(
+                    max_keepalive_connections=0
+                ),  # a server that was started anew is not met on an old socket
+                trust_env=False,
+            )
+        except httpx.InvalidURL as error:
+            raise UsageError("not a server address", expected="http://HOST:PORT", got=f"{url}: {error}") from error
 
     def close(self) -> None:
         self.http.close()
@@ -173,9 +195,7 @@ class Client:
         if response.status_code != 200:
             said = answer.get("error", answer) if isinstance(answer, dict) else response.text[:300]
             message = said.get("message", said) if isinstance(said, dict) else said
-            raise ServerError(
-                "llama-server refused a request", got=f"{response.status_code}: {message}", where=response.request.url
-            )
+            raise Refused(response.status_code, message, response.request.url)
         if answer is None:
             raise ServerError("llama-server sent something that is not JSON", where=response.request.url)
         return answer
@@ -434,7 +454,7 @@ def launch(
     """Start a llama-server in `folder` (created, private) and wait until it is healthy.
 
     Args:
-        detached: it outlives this process; otherwise it ends with it (on Linux, however it ends).
+        detached: it outlives this process, and its record lies in `folder`; otherwise it ends with it (on Linux, however it ends).
         arguments: more of the command line, for measurements; nothing here knows what they do to exactness.
 
     Raises:
@@ -446,7 +466,10 @@ def launch(
     slot_folder = folder / _SLOTS
     slot_folder.mkdir(exist_ok=True, mode=0o700)
     for left in slot_folder.iterdir():
-        left.unlink()
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
     key, log = secrets.token_hex(16), folder / _LOG
     key_file = folder / "key"
     durable.write(key_file, key.encode())
@@ -486,14 +509,18 @@ def launch(
         log,
         fingerprint.environment(environment),
     )
-    if detached:
-        _detached.append(process)  # a Popen that is collected while its process runs complains
-    else:
-        server._process = process
     try:
+        if detached:
+            _detached.append(process)  # a Popen that is collected while its process runs complains
+            # Before it is healthy, which takes minutes with a large model: one that outlives a killed `start` is found again.
+            durable.write(folder / _RECORD, json.dumps(server.record()).encode())
+        else:
+            server._process = process
         _await_health(server, process)
     except BaseException:
         server.stop()
+        if detached:
+            (folder / _RECORD).unlink(missing_ok=True)
         raise
     return server
 
@@ -509,13 +536,15 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _await_health(server: Server, process: subprocess.Popen[bytes]) -> None:
+def _await_health(server: Server, process: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait for a server of ours; `process` is there to ask for its exit code where this process started it."""
     deadline = time.monotonic() + _START_SECONDS
     while not server.client.healthy():
-        if process.poll() is not None:
+        if not server.alive:
+            code = f"exit code {process.wait()}; " if process else ""
             raise ServerError(
                 "llama-server ended while it started",
-                got=f"exit code {process.returncode}; " + " / ".join(server.log_lines()[-3:]),
+                got=code + (" / ".join(server.log_lines()[-3:]) or "nothing in its log"),
                 where=server.log,
             )
         if time.monotonic() > deadline:
@@ -535,13 +564,13 @@ def running(folder: Path | None = None) -> Server | None:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ServerError("the record of the server cannot be read", got=error, where=path, hint="remove it") from error
     try:
         paths = {name: Path(found.pop(name)) for name in ("slot_folder", "model", "binary", "log")}
         known: dict[str, Any] = {**found, **paths, "options": Options(**found["options"])}
         server = Server(**known)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise ServerError("the record of the server is malformed", got=error, where=path, hint="remove it") from error
     return server if server.alive else None
 
@@ -562,6 +591,7 @@ def start(
         held = running(place)
         if held is not None:
             if held.options == options and held.model == model:
+                _await_health(held)
                 return held
             raise UsageError(
                 "a server with other options is running",
@@ -570,9 +600,7 @@ def start(
                 where=held.url,
                 hint="taliesin server stop",
             )
-        server = launch(model, options, place, binary=binary, port=port, detached=True)
-        durable.write(place / _RECORD, json.dumps(server.record()).encode())
-        return server
+        return launch(model, options, place, binary=binary, port=port, detached=True)
 
 
 def stop(folder: Path | None = None) -> bool:
@@ -598,9 +626,26 @@ def attach(url: str, slot_folder: Path, key: str | None = None) -> Server:
     if not slot_folder.is_dir():
         raise UsageError("the server's slot folder is not there", where=slot_folder, hint="its --slot-save-path")
     server = Server(url.rstrip("/"), slot_folder, key=key)
-    if not server.client.healthy():
-        raise ServerError("llama-server does not answer", where=url)
+    server.client.call("GET", "/health")
     return server
+
+
+def _sweep(place: Path) -> None:
+    """Remove what private servers left whose process was killed: folders of ours whose lock nobody holds."""
+    from filelock import FileLock, Timeout
+
+    for folder in place.glob(f"{_PRIVATE}*"):
+        with contextlib.suppress(OSError, Timeout):
+            held = folder.lstat()
+            # Not one that was just made and is not locked yet.
+            if (
+                held.st_uid != os.getuid()
+                or not stat.S_ISDIR(held.st_mode)
+                or time.time() - held.st_mtime < _SWEPT_AFTER
+            ):
+                continue
+            with FileLock(folder / _OWNED, timeout=0, mode=0o600):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -608,7 +653,13 @@ def private(model: Path, options: Options, binary: Path | None = None) -> Iterat
     """A server for this process alone, in a folder that goes with it."""
     import tempfile
 
-    with tempfile.TemporaryDirectory(prefix="taliesin-server-") as folder:
+    from filelock import FileLock
+
+    _sweep(Path(tempfile.gettempdir()))
+    with (
+        tempfile.TemporaryDirectory(prefix=_PRIVATE) as folder,
+        FileLock(Path(folder) / _OWNED, mode=0o600),
+    ):
         console.note(f"starting llama-server for {model.name}; taliesin server start keeps one between commands")
         server = launch(model, options, Path(folder), binary=binary)
         try:

@@ -42,7 +42,7 @@ from taliesin.errors import (
 from taliesin.fingerprint import Difference, Recipe
 from taliesin.library import Library, Policy
 from taliesin.llama import Sampling
-from taliesin.server import COMMIT, N_PROBS, Completion, Options, Server
+from taliesin.server import COMMIT, MAX_SLOTS, N_PROBS, Completion, Options, Server
 from taliesin.slots import Slot, Slots
 
 LEVEL = f"tokens and log-probabilities ({N_PROBS} best of each step) equal"
@@ -198,8 +198,18 @@ class ServerEngine(Engine):
         self.model = llama.Model(path, vocab_only=True)
         props = self.server.client.props()
         self.build = str(props.get("build_info", ""))
-        n_slots = int(props.get("total_slots", 1))
-        self.n_ctx = int(props["default_generation_settings"]["n_ctx"])
+        try:
+            n_slots = int(props["total_slots"])
+            self.n_ctx = int(props["default_generation_settings"]["n_ctx"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ServerError("not a llama-server's /props", got=repr(error), where=self.server.url) from error
+        if not (1 <= n_slots <= MAX_SLOTS and self.n_ctx > 0):
+            raise ServerError(
+                "a llama-server's slots are out of range",
+                expected=f"1..{MAX_SLOTS} slots of at least one token",
+                got=f"{n_slots} slots of {self.n_ctx}",
+                where=self.server.url,
+            )
         # Texts are split into blocks that fit a slot, whatever the model was trained for.
         self.model.n_ctx_train = min(self.model.n_ctx_train or self.n_ctx, self.n_ctx)
         options = self.server.options

@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from taliesin import durable, placement, seqstate
 from taliesin.blockfile import open_regular
-from taliesin.errors import FormatError, StoreMissing, UnsupportedModel, UnsupportedVersion, UsageError
+from taliesin.errors import FormatError, StoreFull, StoreMissing, UnsupportedModel, UnsupportedVersion, UsageError
 from taliesin.seqstate import CELL, Part, Rows, SequenceState
 
 MAGIC = 0x67677371
@@ -130,7 +130,11 @@ def read(path: Path) -> SlotFile:
             raise FormatError(
                 "not a slot file: too short", expected=f"at least {_HEADER.size} bytes", got=n_bytes, where=path
             )
-        data = memoryview(mmap.mmap(-1, n_bytes))
+        _require_ours(os.pread(descriptor, _HEADER.size, 0), path)  # before the memory for all of it
+        try:
+            data = memoryview(mmap.mmap(-1, n_bytes))
+        except OSError as error:
+            raise FormatError("the slot file does not fit into memory", got=f"{n_bytes} bytes", where=path) from error
         done = 0
         while done < n_bytes:
             n = os.preadv(descriptor, [data[done:]], done)
@@ -144,17 +148,7 @@ def read(path: Path) -> SlotFile:
 
 def parse(data: memoryview, path: Path) -> SlotFile:
     """`read`, of bytes in memory; `path` is for messages."""
-    magic, version, n_words = _HEADER.unpack_from(data)
-    if magic != MAGIC:
-        raise FormatError("not a slot file", expected=f"magic {MAGIC:#x}", got=f"{magic:#x}", where=path)
-    if version != VERSION:
-        raise UnsupportedVersion(
-            "a slot file of another llama.cpp",
-            expected=f"version {VERSION}",
-            got=version,
-            where=path,
-            hint="save it again with the server of this build (make server)",
-        )
+    n_words = _require_ours(data[: _HEADER.size], path)
     start = _HEADER.size + 4 * n_words
     if start > len(data):
         raise FormatError("the slot file is shorter than its token list", expected=start, got=len(data), where=path)
@@ -172,6 +166,22 @@ def parse(data: memoryview, path: Path) -> SlotFile:
             "the slot file has not one cell for each token", expected=len(tokens), got=parts[0].n_cells, where=path
         )
     return SlotFile(path, data, tokens, bool(n_words) and int(words[0]) == _PACKED, n_stream, seq_id, parts)
+
+
+def _require_ours(head: bytes | memoryview, path: Path) -> int:
+    """Words of the token list, of a file that begins with `head` and is a slot file of this build."""
+    magic, version, n_words = _HEADER.unpack(head)
+    if magic != MAGIC:
+        raise FormatError("not a slot file", expected=f"magic {MAGIC:#x}", got=f"{magic:#x}", where=path)
+    if version != VERSION:
+        raise UnsupportedVersion(
+            "a slot file of another llama.cpp",
+            expected=f"version {VERSION}",
+            got=version,
+            where=path,
+            hint="save it again with the server of this build (make server)",
+        )
+    return int(n_words)
 
 
 def _tokens(words: npt.NDArray[np.int32], path: Path) -> npt.NDArray[np.int32]:
@@ -284,8 +294,15 @@ def _ring_image(payload: memoryview, state: SequenceState, n_tokens: int, window
 
 
 def write(path: Path, image: memoryview) -> None:
-    """Write a slot file under `path` at once or not at all, readable by its owner only; one that is there is replaced."""
-    durable.write(path, image)
+    """Write a slot file under `path` at once or not at all, readable by its owner only; one that is there is replaced.
+
+    Raises:
+        StoreFull: no space, the folder is gone, or `path` cannot be written.
+    """
+    try:
+        durable.write(path, image)
+    except OSError as error:
+        raise StoreFull("the slot file cannot be written", got=error.strerror, where=path) from error
 
 
 def describe(part: Part) -> dict[str, object]:

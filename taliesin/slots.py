@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from taliesin import placement
-from taliesin.errors import StoreLocked
+from taliesin.errors import StoreFull, StoreLocked
 
 _BOOK = ".taliesin-slots.json"
 _LOCK = ".taliesin-slots.lock"
@@ -70,7 +70,7 @@ class Slots:
         Changes of the yielded `Slot` are kept. After an exception the slot counts as empty, because nobody knows what it holds.
 
         Raises:
-            StoreLocked: others computed for longer than `seconds`.
+            StoreLocked: others computed for longer than `seconds`. StoreFull: the folder is gone or cannot be written.
         """
         from filelock import FileLock, Timeout
 
@@ -82,18 +82,19 @@ class Slots:
             raise StoreLocked(
                 f"others have used the server for {self._seconds:.0f} s", where=self.folder, hint="wait, or stop them"
             ) from error
+        except OSError as error:
+            raise _unusable(self.folder, error) from error
         try:
             book = self._read()
             chosen = next((s for s in book if block is not None and s.block == block), None) or min(
                 book, key=lambda s: (s.block is not None, s.used)
             )
-            try:
-                yield chosen
-            except BaseException:
-                book[chosen.number] = Slot(chosen.number, used=time.time())
-                self._write(book)
-                raise
+            # Before it is used: whoever is killed in the middle leaves a slot of which the book says nothing.
+            book[chosen.number] = Slot(chosen.number, used=time.time())
+            self._write(book)
+            yield chosen
             chosen.used = time.time()
+            book[chosen.number] = chosen
             self._write(book)
         finally:
             lock.release()
@@ -106,11 +107,30 @@ class Slots:
         empty = [Slot(number) for number in range(self.n_slots)]
         try:
             found = [Slot(**fields) for fields in json.loads((self.folder / _BOOK).read_text(encoding="utf-8"))]
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return empty
-        return found if [s.number for s in found] == list(range(self.n_slots)) else empty
+        whole = all(
+            isinstance(s.block, str | None)
+            and isinstance(s.next_token, int | None)
+            and all(isinstance(n, int) for n in (s.number, s.n_tokens, s.end))
+            and isinstance(s.used, int | float)
+            for s in found
+        )
+        return found if whole and [s.number for s in found] == list(range(self.n_slots)) else empty
 
     def _write(self, book: list[Slot]) -> None:
-        draft = self.folder / f"{_BOOK}.new"
-        draft.write_text(json.dumps([asdict(s) for s in book]), encoding="utf-8")
-        os.replace(draft, self.folder / _BOOK)
+        """Keep the book. Where there is no space for it there is none afterwards: an old one would say what is not so."""
+        draft, kept = self.folder / f"{_BOOK}.new", self.folder / _BOOK
+        try:
+            draft.write_text(json.dumps([asdict(s) for s in book]), encoding="utf-8")
+            os.replace(draft, kept)
+        except OSError:
+            try:
+                draft.unlink(missing_ok=True)
+                kept.unlink(missing_ok=True)
+            except OSError as error:
+                raise _unusable(self.folder, error) from error
+
+
+def _unusable(folder: Path, error: OSError) -> StoreFull:
+    return StoreFull("the server's slot folder cannot be used", got=error.strerror, where=folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from typer.testing import CliRunner
 
 from taliesin import cli, console, server, slotfile
 from taliesin.blockheader import BlockHeader
-from taliesin.errors import EngineUnavailable, RecipeMismatch, ServerError, StoreLocked, UsageError
+from taliesin.errors import EngineUnavailable, RecipeMismatch, ServerError, StoreFull, StoreLocked, UsageError
 from taliesin.library import Library
 from taliesin.server import Options
 from taliesin.slots import Slot, Slots
@@ -128,7 +130,8 @@ def test_a_record_of_a_process_that_is_gone_or_another_is_no_server(tmp_path: Pa
     assert server.running(tmp_path) is None  # this process was not born then
     assert not server.stop(tmp_path)
     assert not (tmp_path / "server.json").exists()
-    for damaged in ("{", "[]", "{}", json.dumps(known | {"options": {"n_slots": 0, "x": 1}})):
+    broken = [json.dumps(known | wrong) for wrong in ({"url": 5}, {"options": {"n_slots": 0}})]
+    for damaged in ("{", "[" * 10**5, "[]", "{}", *broken, json.dumps(known | {"options": {"n_slots": 0, "x": 1}})):
         (tmp_path / "server.json").write_text(damaged)
         with pytest.raises(ServerError, match="record of the server"):
             server.running(tmp_path)
@@ -139,6 +142,70 @@ def test_the_birth_of_a_process_tells_it_from_another() -> None:
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
     assert server.birth(child.pid) == ""
+
+
+def test_what_a_slot_folder_holds_does_not_stop_a_start(tmp_path: Path) -> None:
+    (tmp_path / "slots" / "folder" / "inner").mkdir(parents=True)
+    binary = tmp_path / "llama-server"
+    binary.write_text("#!/bin/sh\nexit 3\n")
+    binary.chmod(0o755)
+    with pytest.raises(ServerError, match="ended while it started"):
+        server.start(tmp_path / "model.gguf", Options(), folder=tmp_path, binary=binary)
+    assert not list((tmp_path / "slots").iterdir())
+    assert not (tmp_path / "server.json").exists()
+
+
+def test_a_server_is_on_record_before_it_is_healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Loading takes minutes: a `start` that is killed in them must not leave a server that nobody finds.
+    binary = tmp_path / "llama-server"
+    binary.write_text("#!/bin/sh\nexec sleep 60\n")
+    binary.chmod(0o755)
+    found: list[server.Server | None] = []
+    monkeypatch.setattr(server, "_await_health", lambda *_: found.append(server.running(tmp_path)))
+    started = server.start(tmp_path / "model.gguf", Options(), folder=tmp_path, binary=binary)
+    try:
+        assert found[0] is not None
+        assert found[0].pid == started.pid
+    finally:
+        assert server.stop(tmp_path)
+    assert not started.alive
+
+
+def test_what_killed_private_servers_left_is_removed(tmp_path: Path) -> None:
+    folders = [tmp_path / f"taliesin-server-{name}" for name in ("left", "held", "new")]
+    for folder in folders:
+        (folder / "slots").mkdir(parents=True)
+        if folder is not folders[2]:
+            os.utime(folder, (1, 1))
+    lock = folders[1] / "owner.lock"
+    with FileLock(lock):
+        os.utime(folders[1], (1, 1))
+        server._sweep(tmp_path)
+    assert [folder.exists() for folder in folders] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("url", "key"), [("http://[::1", None), ("http://x:port", None), ("http://x", "ключ"), ("http://x", "a\nb")]
+)
+def test_an_address_or_key_that_cannot_be_one_is_a_usage_error(tmp_path: Path, url: str, key: str | None) -> None:
+    with pytest.raises(UsageError, match="not a server"):
+        server.attach(url, tmp_path, key)
+
+
+def test_a_server_by_address_that_is_not_there_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="does not answer") as caught:
+        server.attach("http://127.0.0.1:1", tmp_path)
+    assert "refused" in str(caught.value.got)
+
+
+@pytest.mark.parametrize("props", [{}, {"total_slots": "x"}, {"total_slots": 10**9}, {"total_slots": -1}])
+def test_props_of_something_else_are_an_error(tmp_path: Path, props: dict[str, Any], tiny_model: Any) -> None:
+    from taliesin.server_engine import ServerEngine
+
+    made = server.Server("http://127.0.0.1:1", tmp_path)
+    made.client.props = lambda: {"default_generation_settings": {"n_ctx": 512}} | props  # type: ignore[method-assign]
+    with pytest.raises(ServerError, match=r"/props|out of range"):
+        ServerEngine(str(tiny_model()), server=made)
 
 
 def test_a_server_by_address_needs_its_folder(tmp_path: Path) -> None:
@@ -173,6 +240,35 @@ def test_an_error_empties_the_slot_in_the_book(tmp_path: Path) -> None:
     assert slots.book()[0].block is None
 
 
+def test_a_slot_in_use_is_empty_in_the_book(tmp_path: Path) -> None:
+    # Whoever is killed there leaves a slot that holds nobody knows what.
+    slots = Slots(tmp_path, 1)
+    with slots.lease("a") as slot:
+        slot.block = "a"
+    with slots.lease("a") as slot:
+        assert slot.block == "a"
+        assert slots.book()[0].block is None
+    assert slots.book()[0].block == "a"
+
+
+def test_a_book_that_cannot_be_kept_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = Slots(tmp_path, 1)
+    with slots.lease("a") as slot:
+        slot.block = "a"
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with slots.lease("b") as slot:
+        slot.block = "b"
+    assert slots.book()[0].block is None
+    assert [path.name for path in tmp_path.iterdir()] == [".taliesin-slots.lock"]
+    (tmp_path / ".taliesin-slots.json").mkdir()
+    with pytest.raises(StoreFull, match="slot folder"), slots.lease("a"):
+        pass
+
+
 def test_one_request_at_a_time_across_objects_and_threads(tmp_path: Path) -> None:
     inside, most = [0], [0]
 
@@ -196,7 +292,16 @@ def test_one_request_at_a_time_across_objects_and_threads(tmp_path: Path) -> Non
 
 def test_a_damaged_book_reads_as_empty_slots(tmp_path: Path) -> None:
     slots = Slots(tmp_path, 2)
-    for text in ("{", '[{"number": 1}]', '[{"number": 0, "x": 1}, {"number": 1}]'):
+    wrong = (
+        '"x": 1',
+        '"used": "x"',
+        '"used": null',
+        '"block": []',
+        '"end": "1"',
+        '"next_token": 1.5',
+        '"n_tokens": null',
+    )
+    for text in ("{", "[" * 10**5, '[{"number": 1}]', *(f'[{{"number": 0, {w}}}, {{"number": 1}}]' for w in wrong)):
         (tmp_path / ".taliesin-slots.json").write_text(text)
         assert slots.book() == [Slot(0), Slot(1)]
 

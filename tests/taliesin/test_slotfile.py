@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from taliesin import placement, seqstate, slotfile
-from taliesin.errors import FormatError, StoreMissing, UnsupportedModel, UnsupportedVersion
+from taliesin.errors import FormatError, StoreFull, StoreMissing, UnsupportedModel, UnsupportedVersion
 
 ROW = 4  # bytes of one cell's K or V in these states
 HERE = Path("made-here.bin")
@@ -192,6 +193,13 @@ def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
     short.write_bytes(b"abc")
     with pytest.raises(FormatError, match="too short"):
         slotfile.read(short)
+    huge = tmp_path / "huge"
+    huge.touch()
+    os.truncate(huge, 1 << 42)
+    with pytest.raises(FormatError, match="not a slot file"):
+        slotfile.read(huge)
+    with pytest.raises(StoreFull, match="cannot be written"):
+        slotfile.write(tmp_path / "absent" / "slot", memoryview(b"x"))
 
 
 def test_the_golden_file_reads_as_it_did() -> None:
