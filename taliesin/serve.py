@@ -21,9 +21,12 @@ import hmac
 import ipaddress
 import itertools
 import json
+import select
+import socket
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -36,16 +39,30 @@ import numpy as np
 import numpy.typing as npt
 
 from taliesin import __version__, console
-from taliesin.errors import ServerError, ToolkitError, UsageError
+from taliesin.errors import (
+    CertificateMismatch,
+    FormatError,
+    ServerError,
+    StoreDamaged,
+    StoreMissing,
+    ToolkitError,
+    UnsupportedVersion,
+    UsageError,
+)
 from taliesin.library import Library
+from taliesin.server import Refused
 from taliesin.server_engine import Grafted, ServerEngine
 
 MAX_BODY_BYTES = 16 << 20
 _SECONDS = 60.0  # for a client to send its request
+_MOST_DIGITS = 18  # of a length
 _OWN = "taliesin_block"
 _ROUTES = ("/v1/chat/completions", "/v1/completions")
-# Fields of llama-server's that would undo the pinning.
-_RESERVED = ("id_slot", "cache_prompt", "n_cache_reuse", "timings_per_token", _OWN)
+# Fields of llama-server's that would undo the pinning, or put a chunk without counts in front of the first one.
+_RESERVED = ("id_slot", "cache_prompt", "n_cache_reuse", "timings_per_token", "return_progress", _OWN)
+_ANSWERS = ("n", "n_cmpl")  # how many answers: OpenAI's name and llama-server's own
+# A block that is not what it was, as far as that is known without the server: the request is answered without it.
+_UNUSABLE = (StoreMissing, StoreDamaged, FormatError, UnsupportedVersion, CertificateMismatch)
 _STATUS = {2: HTTPStatus.BAD_REQUEST, 10: HTTPStatus.NOT_FOUND, 22: HTTPStatus.CONFLICT, 33: HTTPStatus.BAD_REQUEST}
 
 
@@ -79,18 +96,27 @@ class Front:
         Raises:
             UsageError: it asks for what cannot be grafted. StoreMissing: it names a block that is not there.
         """
-        if body.get("n", 1) != 1:
-            raise UsageError("one answer at a time: several would be computed in one batch", got=f"n = {body['n']}")
+        for name in _ANSWERS:
+            if body.get(name) not in (None, 1):
+                raise UsageError(
+                    "one answer at a time: several would be computed in one batch", got=f"{name} = {body[name]!r}"
+                )
         wanted = body.get(_OWN)
         sent = {k: v for k, v in body.items() if k not in _RESERVED}
         if wanted is not None:
             return self._named(path, sent, wanted)
         ids = self._prompt_ids(path, sent)
-        key = self._longest_prefix(ids) if ids else None
-        if ids is None or key is None:
-            return Plan(path, sent, None, 0, None, False)
-        n = len(self._blocks[key])
-        return Plan(path, sent, self._graft(key), len(ids) - n, ids[n], False)
+        unusable: set[str] = set()
+        while ids and (key := self._longest_prefix(ids, unusable)) is not None:
+            n = len(self._blocks[key])
+            try:
+                grafted = self._graft(key)
+            except _UNUSABLE as error:
+                console.warn(f"answered without block {key[:12]}: {error}")
+                unusable.add(key)
+                continue
+            return Plan(path, sent, grafted, len(ids) - n, ids[n], False)
+        return Plan(path, sent, None, 0, None, False)
 
     def _named(self, path: str, body: dict[str, Any], wanted: object) -> Plan:
         if not isinstance(wanted, str):
@@ -125,7 +151,7 @@ class Front:
             prompt = client.call("POST", "/apply-template", body)["prompt"]
         else:
             prompt = body.get("prompt")
-            if isinstance(prompt, list) and prompt and all(type(i) is int for i in prompt):
+            if isinstance(prompt, list) and prompt and all(type(i) is int and 0 <= i < 1 << 31 for i in prompt):
                 return prompt
         if not isinstance(prompt, str):
             return None
@@ -133,12 +159,17 @@ class Front:
         tokens: list[int] = made["tokens"]
         return tokens
 
-    def _longest_prefix(self, ids: list[int]) -> str | None:
-        """Id of the longest usable block whose ids begin `ids` and end before them."""
+    def _longest_prefix(self, ids: list[int], unusable: set[str]) -> str | None:
+        """Id of the longest usable block whose ids begin `ids` and end before them; none of `unusable`."""
         with self._store() as store:
-            listed = {info.id for info in store.list() if info.problem is None}
+            listed = {info.id for info in store.list() if info.problem is None} - unusable
             for key in listed - set(self._blocks) - self._refused:
-                with store.open(key) as block:
+                try:
+                    block = store.open(key)
+                except _UNUSABLE as error:
+                    console.warn(f"block {key[:12]} cannot be used: {error}")
+                    continue
+                with block:
                     try:
                         self.engine.require_usable(block)
                     except ToolkitError:
@@ -170,10 +201,18 @@ class Front:
             yield store
 
     @contextmanager
-    def answer(self, path: str, body: dict[str, Any]) -> Iterator[tuple[dict[str, str], Iterator[dict[str, Any]]]]:
-        """Response headers and the answer's JSON objects: one, or the chunks of a stream."""
+    def answer(
+        self, path: str, body: dict[str, Any], still_wanted: Callable[[], bool] = lambda: True
+    ) -> Iterator[tuple[dict[str, str], Iterator[dict[str, Any]]]]:
+        """Response headers and the answer's JSON objects: one, or the chunks of a stream.
+
+        Raises:
+            ConnectionAbortedError: `still_wanted`, asked when it is this request's turn, said no.
+        """
         engine = self.engine
         with self._lock:
+            if not still_wanted():
+                raise ConnectionAbortedError
             plan = self.plan(path, body)
             grafted = plan.grafted
             with engine.slots.lease(grafted.block_id if grafted else None) as slot:
@@ -242,7 +281,10 @@ def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
             raise ServerError("llama-server failed while it answered", got=data.strip()[:300])
         if name != "data" or data.strip() == "[DONE]":
             continue
-        yield json.loads(data)
+        try:
+            yield json.loads(data)
+        except ValueError as error:
+            raise ServerError("llama-server sent something that is not JSON", got=data.strip()[:300]) from error
 
 
 def _as_chat(chunk: dict[str, Any], streamed: bool) -> dict[str, Any]:
@@ -270,6 +312,8 @@ class _Handler(BaseHTTPRequestHandler):
     server: FrontServer
 
     def do_GET(self) -> None:
+        if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # its body is not read, and would be taken for the next request
         if self.path == "/health":
             self._json(HTTPStatus.OK, {"status": "ok"})
         elif self._allowed():
@@ -290,7 +334,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._started = False
         try:
-            with self.server.front.answer(self.path, body) as (headers, objects):
+            with self.server.front.answer(self.path, body, self._connected) as (headers, objects):
                 if body.get("stream"):
                     self._stream(headers, objects)
                 else:
@@ -299,7 +343,10 @@ class _Handler(BaseHTTPRequestHandler):
             if self._started:  # a stream cannot take its status back
                 self.close_connection = True
                 return
-            self._refuse(_STATUS.get(error.exit_code, HTTPStatus.BAD_GATEWAY), str(error), error.kind)
+            status = _STATUS.get(error.exit_code, HTTPStatus.BAD_GATEWAY)
+            if isinstance(error, Refused) and error.status == HTTPStatus.BAD_REQUEST:
+                status = HTTPStatus.BAD_REQUEST  # the client's fault: a 502 would have it try again
+            self._refuse(status, str(error), error.kind)
         except ConnectionError:
             self.close_connection = True  # the client went away; the server stops when its request is closed
 
@@ -311,7 +358,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return True
             self._refuse(HTTPStatus.UNAUTHORIZED, "a wrong key, or none")
             return False
-        if _is_loopback(_host_name(self.headers.get("Host", ""))):
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) == 1 and _is_loopback(_host_name(hosts[0])):
             return True
         self._refuse(HTTPStatus.FORBIDDEN, "asked by a name that is not a loopback one")
         return False
@@ -320,23 +368,36 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get_content_type() != "application/json":
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be application/json")
             return None
-        length = self.headers.get("Content-Length", "")
-        if not length.isascii() or not length.isdigit():
-            self._refuse(HTTPStatus.LENGTH_REQUIRED, "a Content-Length is needed")
+        lengths = self.headers.get_all("Content-Length", [])
+        length = lengths[0] if len(lengths) == 1 else ""
+        if not length.isascii() or not length.isdigit() or "Transfer-Encoding" in self.headers:
+            self._refuse(HTTPStatus.LENGTH_REQUIRED, "one Content-Length is needed, and no Transfer-Encoding")
             return None
-        if int(length) > self.server.max_body_bytes:
+        if len(length) > _MOST_DIGITS or int(length) > self.server.max_body_bytes:
             self._refuse(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {self.server.max_body_bytes} bytes"
             )
             return None
         try:
             body = json.loads(self.rfile.read(int(length)))
+            # As it is sent on: Python reads NaN, 1e999 and half a surrogate pair, which cannot be written.
+            json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
             self._refuse(HTTPStatus.BAD_REQUEST, "the body is not a JSON object")
             return None
         return body
+
+    def _connected(self) -> bool:
+        """Whether the client is still there, as far as its socket says."""
+        readable = select.poll()
+        readable.register(self.connection, select.POLLIN)
+        return not readable.poll(0) or self.connection.recv(1, socket.MSG_PEEK) != b""
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """The errors of http.server itself, in the form of ours."""
+        self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
 
     def _refuse(self, status: HTTPStatus, message: str, kind: str = "invalid_request_error") -> None:
         self.close_connection = True  # the body may not have been read
@@ -361,7 +422,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, text)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Cache-Control", "no-store")
-        self.send_header("Transfer-Encoding", "chunked")
+        self._chunked = self.request_version != "HTTP/1.0"
+        if self._chunked:
+            self.send_header("Transfer-Encoding", "chunked")
+        else:
+            self.close_connection = True  # the end of the answer is the connection's
         self.end_headers()
         for chunk in objects:
             self._chunk(f"data: {console.json_line(chunk)}\n\n".encode())
@@ -369,7 +434,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._chunk(b"")
 
     def _chunk(self, data: bytes) -> None:
-        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n" if self._chunked else data)
 
     def log_message(self, format: str, *args: Any) -> None:
         console.note(f"{time.strftime('%H:%M:%S')} {self.address_string()} {format % args}")
@@ -403,6 +468,11 @@ class FrontServer(ThreadingHTTPServer):
             super().__init__((host, port), _Handler)
         except OSError as error:
             raise UsageError("the address cannot be bound", got=error.strerror, where=f"{host}:{port}") from error
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing of a client that went away; anything else is a bug, and shown."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:

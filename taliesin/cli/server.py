@@ -40,6 +40,8 @@ commands = typer.Typer()
 server = typer.Typer(no_args_is_help=True, help="A llama-server with the options that exactness needs.")
 slotfile = typer.Typer(no_args_is_help=True, help="Files that llama-server leaves in --slot-save-path.")
 
+_LOOK_SECONDS = 1.0  # between two looks at whether the served server lives
+
 Slots = Annotated[int, typer.Option("--slots", help="Slots, each with a cache of its own.", min=1)]
 Ctx = Annotated[int, typer.Option("--ctx", help="Tokens of one slot.", min=256)]
 
@@ -451,10 +453,12 @@ def serve(
     `taliesin_block`; everything else passes through. Response headers X-Taliesin-Block, -Tokens-Skipped and -Proof say what
     was done. The address is printed on stdout; Ctrl-C ends it, and the llama-server that it started.
 
-    Exit codes: 0 ended, 2 usage, 22 the server's options are not exact, 30-35 engine, model or server.
+    Exit codes: 2 usage, 22 the server's options are not exact, 30-35 engine, model or server, 35 also when the llama-server ends
+    while it serves; 130 ended with Ctrl-C, 143 with a signal.
     """
     import threading
 
+    from taliesin.errors import ServerError
     from taliesin.serve import Front, FrontServer
 
     with ExitStack() as stack:
@@ -472,4 +476,8 @@ def serve(
         sys.stdout.flush()  # a reader of the address waits for it
         threading.Thread(target=front.serve_forever, daemon=True).start()
         stack.callback(front.shutdown)
-        threading.Event().wait()
+        while (
+            engine.server.pid is None or engine.server.alive
+        ):  # nobody knows the process of a server that others started
+            threading.Event().wait(_LOOK_SECONDS)
+        raise ServerError("the llama-server behind the front has ended", where=engine.server.url)

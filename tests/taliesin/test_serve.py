@@ -8,6 +8,8 @@ import json
 import os
 import random
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -91,6 +93,13 @@ def test_models_are_listed_and_health_needs_no_key(plain: FrontServer) -> None:
         (415, {"Content_Type": "text/plain"}),
         (403, {"Host": "evil.example"}),
         (411, {"Content_Length": "-1"}),
+        (411, {"Content_Length": ""}),
+        (413, {"Content_Length": "9" * 5000}),
+        (411, {"Transfer_Encoding": "chunked"}),
+        (400, {"body": b'{"prompt": "a", "temperature": NaN}'}),
+        (400, {"body": b'{"prompt": "a", "temperature": 1e999}'}),
+        (400, {"body": b'{"prompt": "a\\ud800"}'}),
+        (501, {"path": "/v1/models", "method": "PUT"}),
     ],
 )
 def test_what_is_not_a_request_of_ours_is_refused(plain: FrontServer, status: int, request_: dict[str, Any]) -> None:
@@ -108,6 +117,77 @@ def test_no_preflight_is_answered(plain: FrontServer) -> None:
     assert answer.status == 501
     assert answer.getheader("Access-Control-Allow-Origin") is None
     connection.close()
+
+
+def raw(made: FrontServer, sent: bytes) -> bytes:
+    """Everything that comes back for `sent`, to the end of the connection."""
+    with socket.create_connection(cast(tuple[str, int], made.server_address[:2]), timeout=20) as connection:
+        connection.sendall(sent)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_a_body_that_is_not_read_is_not_taken_for_the_next_request(plain: FrontServer) -> None:
+    inner = b"GET /health HTTP/1.1\r\n\r\n"
+    head = f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(inner)}\r\n\r\n".encode()
+    assert raw(plain, head + inner).count(b"HTTP/1.1 200") == 1
+
+
+def test_two_names_at_once_are_refused(plain: FrontServer) -> None:
+    assert b" 403 " in raw(plain, b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
+
+
+def test_a_client_that_resets_its_connection_leaves_no_trace(
+    plain: FrontServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_connection(cast(tuple[str, int], plain.server_address[:2])) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(b"POST /v1/comp")
+        time.sleep(0.1)
+    assert ask(plain, "/health", method="GET")[0] == 200
+    assert "Traceback" not in capsys.readouterr().err
+
+
+class Waiting:
+    """A front that answers `chunks` as soon as it may."""
+
+    def __init__(self) -> None:
+        self.go, self.asked = threading.Event(), list[bool]()
+
+    @contextlib.contextmanager
+    def answer(self, _path: str, _body: dict[str, Any], still_wanted: Callable[[], bool]) -> Iterator[Any]:
+        self.go.wait(20)
+        self.asked.append(still_wanted())
+        yield {}, iter([{"choices": []}])
+
+
+def test_a_client_that_left_while_it_waited_is_known_to_have_left() -> None:
+    front = Waiting()
+    body = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+    with fronted(front) as made:
+        for stays in (False, True):
+            front.go.clear()
+            with socket.create_connection(cast(tuple[str, int], made.server_address[:2]), timeout=20) as connection:
+                connection.sendall(body)
+                if not stays:
+                    connection.close()
+                    time.sleep(0.1)
+                front.go.set()
+                if stays:
+                    assert connection.recv(20).startswith(b"HTTP/1.1 200")
+            while len(front.asked) < 1 + stays:
+                time.sleep(0.01)
+    assert front.asked == [False, True]
+
+
+def test_an_old_client_gets_a_stream_without_chunks() -> None:
+    front = Waiting()
+    front.go.set()
+    body = b'{"stream": true}'
+    head = f"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    with fronted(front) as made:
+        answer = raw(made, head.encode() + b"\r\n\r\n" + body)
+    assert b"Transfer-Encoding" not in answer
+    assert answer.endswith(b'\r\n\r\ndata: {"choices": []}\n\ndata: [DONE]\n\n')
 
 
 def test_beyond_this_machine_needs_a_key() -> None:
@@ -243,6 +323,66 @@ def test_a_wrong_block_or_question_is_a_clear_error(live: SimpleNamespace, opena
             openai_client.chat.completions.create(model="tiny", **body, extra_body={"taliesin_block": "notes"})
     with pytest.raises(openai.BadRequestError, match="one answer"):
         openai_client.completions.create(model="tiny", prompt="x", n=2)
+    # llama-server's own name for it, which would compute the block's sequel in a batch and call it exact
+    with pytest.raises(openai.BadRequestError, match="one answer"):
+        openai_client.completions.create(model="tiny", prompt="x", extra_body={"taliesin_block": "notes", "n_cmpl": 2})
+    # What llama-server refuses is not worth another try.
+    for prompt in ([1, -5], [1, 10**30], "x" * 5000):
+        with pytest.raises(openai.BadRequestError, match="refused"):
+            openai_client.completions.create(model="tiny", prompt=prompt, max_tokens=1)
+
+
+@pytest.mark.native
+@pytest.mark.slow
+def test_progress_chunks_do_not_hide_the_counts(live: SimpleNamespace) -> None:
+    body = {"prompt": "x", "taliesin_block": "notes", "stream": True, "return_progress": True, "max_tokens": 1}
+    with live.front.front.answer("/v1/completions", body) as (headers, objects):
+        assert headers["X-Taliesin-Proof"].startswith("exact")
+        assert list(objects)
+
+
+@pytest.mark.native
+@pytest.mark.slow
+def test_a_damaged_block_is_not_used_and_the_request_is_answered(
+    live: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Library(live.library) as library:
+        info = library.info("notes")
+        with library.open("notes") as block:
+            path, prompt = block.path, [*block.header.tokens.tolist(), 300]
+    kept = path.read_bytes()
+    damaged = bytearray(kept)
+    damaged[len(kept) // 2] ^= 1
+    for content in (bytes(damaged), kept[:100], kept):
+        path.unlink()
+        path.write_bytes(content)
+        front = Front(live.engine, live.library, "tiny")
+        with front.answer("/v1/completions", {"prompt": prompt, "max_tokens": 1}) as (headers, objects):
+            assert headers["X-Taliesin-Block"] == (info.id if content == kept else "none")
+            assert list(objects)
+    assert info.id[:12] in capsys.readouterr().err
+
+
+@pytest.mark.native
+@pytest.mark.slow
+def test_the_command_ends_with_its_server(tiny_model: Models, tmp_path: Path) -> None:
+    try:
+        server.find_binary()
+    except EngineUnavailable as error:
+        pytest.skip(f"no llama-server: {error.hint}")
+    command = [sys.executable, "-m", "taliesin", "serve", "--port", "0", "--model", str(tiny_model())]
+    environment = {**os.environ, "TALIESIN_SERVER_RUN": str(tmp_path), "TALIESIN_LIBRARY": str(tmp_path / "library")}
+    with subprocess.Popen(
+        [*command, "--threads", "1", "--ctx", "512"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://127.0.0.1:")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+        os.kill(int(children[0]), signal.SIGKILL)
+        assert process.wait() == 35
+        assert process.stderr is not None
+        assert "has ended" in process.stderr.read()
 
 
 @pytest.mark.native
