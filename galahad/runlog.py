@@ -88,6 +88,8 @@ def read(folder: Path) -> Run:
         RunLogError: no run there, a damaged one (the message names the line), or one of a newer version.
     """
     path = folder / LOG
+    if path.exists() and not path.is_file():
+        raise RunLogError("the run log is no file", where=path)
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -132,7 +134,7 @@ def _parse(path: Path, data: bytes) -> Run:
             )
         if number == 1 and record.get("schema") != SCHEMA:
             raise RunLogError("not a run log of this version", expected=SCHEMA, got=record.get("schema"), where=where)
-        if record.get("chain") != _chain(chain, record):
+        if not _continues(chain, record):
             raise RunLogError(
                 "the run log is damaged: a record is not the one that was written here",
                 expected="a record whose hash continues the chain",
@@ -146,7 +148,7 @@ def _parse(path: Path, data: bytes) -> Run:
             case "session":
                 sessions.append(record)
             case "attempt":
-                key = (str(record.get("problem")), int(record.get("attempt", -1)))
+                key = _key(record, where)
                 if key in keys:
                     raise RunLogError("an attempt is in the log twice", got=f"{key[0]}, attempt {key[1]}", where=where)
                 keys.add(key)
@@ -155,6 +157,22 @@ def _parse(path: Path, data: bytes) -> Run:
                 raise RunLogError("unknown record", expected="session or attempt", got=kind, where=where)
         chain, end = record["chain"], line.start + len(line.data) + 1
     return _run(path, header, sessions, attempts, chain, end, len(data) - end)
+
+
+def _continues(chain: str, record: Record) -> bool:
+    try:
+        return bool(record.get("chain") == _chain(chain, record))
+    except (ValueError, RecursionError):  # NaN, or nested too deeply: never written here
+        return False
+
+
+def _key(record: Record, where: str) -> Key:
+    problem, attempt = record.get("problem"), record.get("attempt")
+    if not isinstance(problem, str) or type(attempt) is not int:
+        raise RunLogError(
+            "an attempt without a problem or number", got=f"{problem!r}, attempt {attempt!r}", where=where
+        )
+    return problem, attempt
 
 
 def _run(
@@ -235,7 +253,10 @@ class RunLog:
             RunLogError: no run, a damaged one, one of other inputs (the fields are named), or one that is running.
         """
         read(folder)  # refuses before anything is opened for writing
-        log = _open(folder / LOG)
+        try:
+            log = _open(folder / LOG)
+        except OSError as error:
+            raise StoreFull("the run cannot be written", got=error.strerror, where=folder) from error
         try:
             _lock(log, folder)
             run = read(folder)

@@ -6,7 +6,9 @@ readable by the owner only unless said otherwise. Deliberately does not know: wh
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,8 +29,10 @@ def replacing(path: Path, *, draft: Path | None = None, mode: int = 0o600) -> It
     draft: where the file lies until then, on the same file system; beside `path` if not given.
 
     Raises:
-        OSError: from the file system; `path` is as it was, unless only the last flush of its folder failed.
+        OSError: from the file system, or `path` is a device, a FIFO or a socket, in whose place a file may not come; `path` is as it
+            was, unless only the last flush of its folder failed.
     """
+    _require_replaceable(path)
     if draft is None:
         draft = path.with_name(f".{path.name[:_NAME_CHARS]}.{os.urandom(6).hex()}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
@@ -42,6 +46,16 @@ def replacing(path: Path, *, draft: Path | None = None, mode: int = 0o600) -> It
         draft.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def _require_replaceable(path: Path) -> None:
+    """Refuse what is no file: `--out /dev/null` of a root user would take the device away from everybody else."""
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+    except OSError:
+        return  # not there, a link to nothing, or not permitted, which the write will say
+    if kind not in (stat.S_IFREG, stat.S_IFDIR):  # a folder is refused by the rename
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
 
 
 def write(path: Path, content: ReadableBuffer, *, draft: Path | None = None) -> None:
@@ -59,6 +73,19 @@ def write_output(path: Path, text: str, *, mode: int = 0o600, errors: str = "sur
     try:
         with replacing(path, mode=mode) as file:
             file.write(text.encode("utf-8", errors))
+    except FileNotFoundError as error:
+        raise UsageError("the folder is missing", where=path.parent) from error
+    except OSError as error:
+        raise StoreFull("the file cannot be written", got=error.strerror, where=path) from error
+
+
+def require_output(path: Path) -> None:
+    """Find out whether `write_output` can write there, before the work whose result it is. Raises as it does."""
+    draft = path.with_name(f".{os.urandom(6).hex()}")
+    try:
+        _require_replaceable(path)
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        draft.unlink()
     except FileNotFoundError as error:
         raise UsageError("the folder is missing", where=path.parent) from error
     except OSError as error:

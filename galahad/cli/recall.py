@@ -91,6 +91,8 @@ def recall(
     least = threshold if threshold is not None else router.THRESHOLD
     method = read_program(str(card)) if card else ""
     settings: dict[str, Any] = {"problems": len(wanted)}
+    if out is not None:
+        durable.require_output(out)  # now: an arm may take hours
     with ExitStack() as stack:
         store = stack.enter_context(Bank(bank)) if bank is not None and not no_bank else None
         reader = open_reader(model, threads, gpu_layers)
@@ -161,8 +163,15 @@ def _follow(kind: str, reader: Reader, settings: dict[str, Any], rows: Iterable[
 
 
 def _finish(arm: Arm, out: Path | None, as_json: bool, schema: str) -> None:
-    if out is not None:
-        arm.write(out)
+    """Print an arm and keep it; what cannot be kept was printed."""
+    try:
+        _print(arm, as_json, schema)
+    finally:
+        if out is not None:
+            arm.write(out)
+
+
+def _print(arm: Arm, as_json: bool, schema: str) -> None:
     if as_json:
         console.emit_json(schema, arm.as_dict())
         return
@@ -220,6 +229,8 @@ def transfer(
     least = threshold if threshold is not None else router.THRESHOLD
     sandbox.run("", allow_weak=allow_weak)  # refused before the model is loaded
     settings = {"adapt": adapt.value, "max_tokens": tokens, "threshold": least, "problems": len(variants)}
+    if out is not None:
+        durable.require_output(out)  # now: an arm may take hours
     with ExitStack() as stack:
         store = stack.enter_context(Bank(bank))
         reader = open_reader(model, threads, gpu_layers)

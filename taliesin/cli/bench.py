@@ -93,6 +93,8 @@ def bench(
     from taliesin import models
     from taliesin.engine import Engine
 
+    if out is not None:
+        require_results(out)
     wanted = sorted({*numbers(lengths, "--lengths"), *(numbers(small, "--small") if small else [])})
     settings = replace(default_settings(threads, ubatch), type_k=type_k.value, type_v=type_v.value)
     with Engine(model or models.DEFAULT, settings.checked(), gpu_layers) as engine:
@@ -125,8 +127,8 @@ def _show(report: Report, out: Path | None, as_json: bool) -> None:
             console.warn(f"{error.message}; {error.hint}")
 
 
-def write_results(out: Path, schema: str, fields: dict[str, Any], page: str) -> None:
-    """`OUT.json` and `OUT.md`; folders are made.
+def require_results(out: Path) -> None:
+    """Find out whether `write_results` can write there: before what may take hours.
 
     Raises:
         StoreFull: no space, or not permitted.
@@ -135,6 +137,12 @@ def write_results(out: Path, schema: str, fields: dict[str, Any], page: str) -> 
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreFull("the folder of the results cannot be made", got=error.strerror, where=out.parent) from error
+    durable.require_output(out.with_suffix(".json"))
+
+
+def write_results(out: Path, schema: str, fields: dict[str, Any], page: str) -> None:
+    """`OUT.json` and `OUT.md`; folders are made. Raises as `require_results`."""
+    require_results(out)
     document = json.loads(console.json_line({"schema": schema, **fields}))
     durable.write_output(out.with_suffix(".json"), json.dumps(document, indent=1) + "\n", mode=0o666)
     durable.write_output(out.with_suffix(".md"), page, mode=0o666)
@@ -237,6 +245,8 @@ def needle(
     from taliesin.tiers import Tiers
 
     resident_bytes, memory_bytes = parse_bytes(resident), parse_bytes(memory)
+    if out is not None:
+        require_results(out)
     settings = default_settings(threads, ubatch)
     with Engine(model or models.DEFAULT, settings, gpu_layers) as engine, Library(library) as store:
         search = hunt.Hunt(engine, store, tokens, blocks, depths, seed)

@@ -184,6 +184,47 @@ def test_what_is_no_run_is_refused(tmp_path: Path, content: bytes | None) -> Non
         runlog.read(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "line", [b'{"kind": "attempt", "x": NaN}', b'{"x": 1e999}', b'{"x": ' + b"[" * 900 + b"]" * 900 + b"}"]
+)
+def test_json_that_is_never_written_is_damage(tmp_path: Path, line: bytes) -> None:
+    folder = make(tmp_path / "run")
+    with (folder / LOG).open("ab") as file:
+        file.write(line + b"\n")
+    with pytest.raises(RunLogError, match="damaged"):
+        runlog.read(folder)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"problem": 5, "attempt": 0}, {"problem": "a", "attempt": "x"}, {"problem": "a"}]
+)
+def test_an_attempt_of_nothing_is_refused(tmp_path: Path, fields: dict[str, object]) -> None:
+    folder = make(tmp_path / "run")
+    record = {"kind": "attempt", **fields}
+    record["chain"] = runlog._chain(runlog.read(folder).chain, record)
+    with (folder / LOG).open("ab") as file:
+        file.write(runlog.canonical(record) + b"\n")
+    with pytest.raises(RunLogError, match="without a problem or number"):
+        runlog.read(folder)
+
+
+def test_a_log_that_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LOG)
+    with pytest.raises(RunLogError, match="no file"):
+        runlog.read(tmp_path)
+
+
+def test_a_run_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make(tmp_path / "run")
+
+    def read_only(_path: Path) -> int:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(runlog, "_open", read_only)
+    with pytest.raises(StoreFull, match="cannot be written"):
+        RunLog.resume(folder, runlog.read(folder).header)
+
+
 def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make(tmp_path / "run", 1)
     before = (folder / LOG).read_bytes()

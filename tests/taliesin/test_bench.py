@@ -13,7 +13,7 @@ from taliesin import bench, certificate, pagecache
 from taliesin.bench import Bench, Report, Row, Sample
 from taliesin.cli import app
 from taliesin.engine import Engine
-from taliesin.errors import UsageError
+from taliesin.errors import StoreFull, UsageError
 from taliesin.llama import Settings
 
 
@@ -121,6 +121,14 @@ def test_bench_writes_its_raw_data_a_page_and_a_plot(tiny_model: Callable[..., P
     assert printed["schema"] == "taliesin.bench/1"
     assert json.loads(out.with_suffix(".json").read_text()) == printed
     assert out.with_suffix(".md").read_text().startswith("# Fresh prefill and graft")
+
+
+@pytest.mark.parametrize("verb", ["bench", "needle"])
+def test_where_results_cannot_be_written_nothing_is_measured(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "file").touch()
+    out = str(tmp_path / "file" / "result")
+    found = CliRunner().invoke(app, [verb, "--model", str(tmp_path / "absent.gguf"), "--out", out])
+    assert isinstance(found.exception, StoreFull)  # and not that there is no such model
 
 
 @pytest.mark.native

@@ -42,6 +42,38 @@ def test_a_failure_leaves_the_old_file_and_no_draft(tmp_path: Path) -> None:
     assert names(tmp_path) == ["state"]
 
 
+@pytest.mark.parametrize("through_link", [False, True])
+def test_a_file_does_not_take_the_place_of_a_device(tmp_path: Path, through_link: bool) -> None:
+    # As root, `--out /dev/null` would be the end of /dev/null.
+    path = device = tmp_path / "device"
+    os.mkfifo(device)
+    if through_link:
+        path = tmp_path / "link"
+        path.symlink_to(device)
+    before = names(tmp_path)
+    with pytest.raises(OSError, match="Not a regular file"):
+        durable.write(path, b"new")
+    with pytest.raises(StoreFull, match="cannot be written"):
+        durable.write_output(path, "new")
+    with pytest.raises(StoreFull, match="cannot be written"):
+        durable.require_output(path)
+    assert device.is_fifo()
+    assert names(tmp_path) == before
+
+
+def test_whether_an_output_can_be_written_is_known_before(tmp_path: Path) -> None:
+    path = tmp_path / "result"
+    durable.require_output(path)
+    path.write_bytes(b"old")
+    durable.require_output(path)
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["result"]
+    with pytest.raises(UsageError, match="folder is missing"):
+        durable.require_output(tmp_path / "absent" / "result")
+    with pytest.raises(StoreFull, match="cannot be written"):
+        durable.require_output(path / "result")
+
+
 def test_a_full_disk_leaves_the_old_file_and_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_fd: int) -> None:
         raise OSError(28, "No space left on device")
