@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from taliesin.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, ToolkitError
+from taliesin.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, StoreFull, ToolkitError
 
 if TYPE_CHECKING:
     import typer
@@ -33,7 +33,26 @@ def set_quiet(quiet: bool) -> None:
 
 def out(line: str = "") -> None:
     """One line of data on stdout."""
-    sys.stdout.write(line + "\n")
+    _write(line + "\n")
+
+
+def _write(text: str) -> None:
+    """`text` on stdout. Raises StoreFull where it cannot be stored; BrokenPipeError stays what it is."""
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _unstored(error) from error
+
+
+def _unstored(error: OSError) -> StoreFull:
+    return StoreFull("the output could not be written", got=error.strerror, where="stdout")
+
+
+def _discard_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush does not raise again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _finite(value: Any) -> Any:
@@ -58,7 +77,7 @@ def json_line(value: Any) -> str:
 
 def emit_json(schema: str, fields: dict[str, Any]) -> None:
     """One JSON object on stdout, its first field `schema` (for example `taliesin.verify/1`)."""
-    sys.stdout.write(json_line({"schema": schema, **fields}) + "\n")
+    _write(json_line({"schema": schema, **fields}) + "\n")
 
 
 def note(message: str) -> None:
@@ -148,6 +167,15 @@ def progress(label: str, total: float, unit: str) -> Iterator[Advance]:
         yield advance
 
 
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _unstored(error) from error
+
+
 def _terminate(_signum: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(EXIT_TERMINATED)
 
@@ -167,22 +195,27 @@ def run(app: typer.Typer, prog_name: str) -> NoReturn:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
     as_json = "--json" in sys.argv
+    if sys.stdout is None:  # closed by the caller: `>&-`
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     try:
         # standalone_mode=False: exceptions come to us, usage errors included.
         result = app(prog_name=prog_name, standalone_mode=False)
         code = result if isinstance(result, int) else 0
-        sys.stdout.flush()
+        _flush()
     except ToolkitError as error:
         report_error(error, as_json)
         code = error.exit_code
+        try:
+            _flush()
+        except (StoreFull, BrokenPipeError):
+            _discard_stdout()
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         code = EXIT_INTERRUPTED
     except typer.Exit as exit_:
         code = exit_.exit_code
     except BrokenPipeError:
-        # stdout is gone; point it at nothing so that the interpreter's last flush does not raise again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_stdout()
         code = 0
     except Exception as error:
         show = getattr(error, "show", None)  # click's usage errors, whatever package Typer ships them in

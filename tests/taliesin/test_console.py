@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,3 +35,20 @@ def test_json_has_no_nan_and_no_numpy() -> None:
 )
 def test_sizes_are_decimal(n: int, shown: str) -> None:
     assert console.human_bytes(n) == shown
+
+
+def _listing(tmp_path: Path, redirect: str) -> subprocess.CompletedProcess[str]:
+    command = f"{shlex.quote(sys.executable)} -m taliesin model list {redirect}"
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=tmp_path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
+def test_output_that_cannot_be_stored_is_an_error(tmp_path: Path) -> None:
+    done = _listing(tmp_path, "> /dev/full")
+    assert done.returncode == 13
+    assert done.stderr.startswith("error: the output could not be written")
+
+
+def test_a_closed_stdout_is_nobody_who_reads(tmp_path: Path) -> None:
+    done = _listing(tmp_path, ">&-")
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
