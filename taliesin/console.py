@@ -36,12 +36,16 @@ def out(line: str = "") -> None:
     _write(line + "\n")
 
 
+class _ReaderGone(Exception):
+    """Whoever read stdout went away. Of a BrokenPipeError Typer would make exit code 1, a crash's."""
+
+
 def _write(text: str) -> None:
-    """`text` on stdout. Raises StoreFull where it cannot be stored; BrokenPipeError stays what it is."""
+    """`text` on stdout. Raises StoreFull where it cannot be stored."""
     try:
         sys.stdout.write(text)
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError as error:
+        raise _ReaderGone from error
     except OSError as error:
         raise _unstored(error) from error
 
@@ -214,7 +218,7 @@ def run(app: typer.Typer, prog_name: str) -> NoReturn:
         code = EXIT_INTERRUPTED
     except typer.Exit as exit_:
         code = exit_.exit_code
-    except BrokenPipeError:
+    except (BrokenPipeError, _ReaderGone):
         _discard_stdout()
         code = 0
     except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -52,3 +53,14 @@ def test_output_that_cannot_be_stored_is_an_error(tmp_path: Path) -> None:
 def test_a_closed_stdout_is_nobody_who_reads(tmp_path: Path) -> None:
     done = _listing(tmp_path, ">&-")
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_goes_away_is_no_failure(tmp_path: Path, unbuffered: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "taliesin", "model", "list"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False, cwd=tmp_path, env=environment)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
