@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from galahad import solver
+from galahad.errors import RunLogError
 from galahad.run import grade
 from galahad.runlog import Record, Run
 from galahad.stats import Proportion
@@ -133,7 +134,20 @@ class Summary:
 
 
 def summarise(run: Run) -> Summary:
-    """The figures of a run so far."""
+    """The figures of a run so far.
+
+    Raises:
+        RunLogError: a record whose hash holds lacks a field: another program wrote it.
+    """
+    try:
+        return _summary(run)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise RunLogError(
+            "a record of the run lacks what its schema promises", got=f"{type(error).__name__}: {error}", where=run.path
+        ) from error
+
+
+def _summary(run: Run) -> Summary:
     problems: dict[str, str] = run.header["suite"]["problems"]
     total = len(problems) * run.header["settings"]["attempts"]
     by_problem: dict[str, list[Record]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from galahad import cli, compare, livebench, page, report, runlog
+from galahad.errors import RunLogError
 from galahad.report import Summary
 from galahad.runlog import RunLog
 from taliesin import console
@@ -121,6 +123,13 @@ def test_page_has_the_figures_and_no_foreign_thing(make: Callable[..., Path]) ->
 
 def test_confident_and_wrong_are_named(make: Callable[..., Path]) -> None:
     assert "confident and wrong: p2" in page.page([summary(make("run", [7, 8, 9]))], None, [])
+
+
+def test_a_record_of_another_program_is_one_error(make: Callable[..., Path]) -> None:
+    run = runlog.read(make("a", [1, 2]))
+    for record in ({**run.attempts[0], "routes": None}, {k: v for k, v in run.attempts[0].items() if k != "gold"}):
+        with pytest.raises(RunLogError, match="lacks what its schema promises"):
+            report.summarise(dataclasses.replace(run, attempts=(record,)))
 
 
 def test_run_without_attempts_has_a_page(make: Callable[..., Path]) -> None:
