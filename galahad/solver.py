@@ -148,7 +148,9 @@ class Settings:
         for name in ("thought_tokens", "check_tokens", "program_tokens", "budget"):
             value = getattr(self, name)
             if value is not None and value < MIN_TOKENS:
-                raise UsageError(f"{name} is too small", expected=f"at least {MIN_TOKENS}", got=value)
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is too small", expected=f"at least {MIN_TOKENS}", got=value
+                )
         if self.attempts < 1:
             raise UsageError("attempts is out of range", expected="at least 1", got=self.attempts)
         if not 0 <= self.temperature <= 2:

@@ -544,7 +544,9 @@ def plot(report: Report, path: Path) -> None:
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError as error:
-        raise UsageError("no plot without matplotlib", hint="pip install 'taliesin[plots]'") from error
+        raise UsageError(
+            "no plot without matplotlib", hint="in a checkout: python3 scripts/bootstrap.py --extras test,plots"
+        ) from error
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for number, mode in enumerate(("fresh", *report.modes)):
         rows = [report.row(n, mode) for n in report.lengths]

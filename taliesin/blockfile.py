@@ -565,11 +565,11 @@ def open_regular(path: Path) -> int:
         # O_NONBLOCK: a FIFO put in place of a file must not hang the open.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError as error:
-        raise StoreMissing("no such block file", where=path) from error
+        raise StoreMissing("no such file", where=path) from error
     except OSError as error:
         if path.is_symlink():
             raise FormatError("a symbolic link is not followed", where=path) from error
-        raise FormatError("block file cannot be opened", got=error.strerror, where=path) from error
+        raise FormatError("the file cannot be opened", got=error.strerror, where=path) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise FormatError("not a regular file", where=path)

@@ -661,7 +661,9 @@ class Library:
     def _refuse_taken(self, name: str, replace: bool) -> None:
         if not replace and os.path.lexists(self.refs.path(name)):
             raise UsageError(
-                f"a block of the name {name!r} exists", where=self.path, hint="choose another name, or replace it"
+                f"a block of the name {name!r} exists",
+                where=self.path,
+                hint="choose another name; `taliesin save` takes --replace",
             )
 
     def _refuse_conflict(self, entry: bundle.Entry, replace: bool) -> None:

@@ -296,7 +296,7 @@ def check(
 ) -> None:
     """Verify everything again: entries, texts, programs in the sandbox, every byte of the blocks.
 
-    Example: galahad bank check --bank banks/aime --certify --model qwen2.5-coder-0.5b
+    Example: galahad bank check --bank banks/aime --certify --model qwen2.5-coder-1.5b
 
     Exit codes: 0 all as it must be, 3 something is not, 30-34 engine or model, 41 no bank there, 42 no sandbox.
     """

@@ -48,7 +48,7 @@ def check(
     from galahad import problems
 
     if repair != (out is not None):
-        raise UsageError("--repair and --out go together", hint="data check FILE --repair --out NEW")
+        raise UsageError("--repair and --out go together", hint="galahad data check FILE --repair --out NEW")
     if out is not None and out.resolve() == file.resolve():
         raise UsageError("--out is the file itself", hint="name another file: the original is evidence")
     found = problems.examine(file)

@@ -68,7 +68,7 @@ def recall(
 ) -> None:
     """Route each problem to its block or to none, graft it, and read the answer back under a grammar.
 
-    Example: galahad recall aime.jsonl --bank banks/aime --model qwen2.5-coder-0.5b --out recall.json
+    Example: galahad recall aime.jsonl --bank banks/aime --model qwen2.5-coder-1.5b --out recall.json
 
     What is compared with it: --merged (one prefix for all), --no-bank (the answer at once, same grammar), --no-bank
     --best-of 5 (sampled chains of thought, the majority answers), --no-bank --card FILE (a method card, prescribed).
@@ -156,9 +156,8 @@ def _follow(kind: str, reader: Reader, settings: dict[str, Any], rows: Iterable[
             done.append(row)
             advance(1)
             if not console.stderr_is_terminal():
-                console.note(
-                    f"{len(done)}/{total} {row.id}: {row.answer}, {row.grade}, {row.n_out} tokens, {row.seconds:.1f} s"
-                )
+                said = "no answer" if row.answer is None else f"{row.answer}, {row.grade}"
+                console.note(f"{len(done)}/{total} {row.id}: {said}, {row.n_out} tokens, {row.seconds:.1f} s")
     return Arm.of(kind, reader.identity(), settings, done, meter.reading().as_dict())
 
 

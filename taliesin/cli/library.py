@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taliesin import clock, console
+from taliesin import clock, console, durable
 from taliesin.cli.options import BlockName, Json, LibraryPath, Model, Yes, confirm, parse_bytes
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
 
@@ -318,12 +318,13 @@ def export(
 
     Every block is hashed on the way. The file is a tar with a manifest first (docs/format.md).
 
-    Exit codes: 0 done, 2 the file exists, 10 no such block, 12 a block is damaged, 13 no space.
+    Exit codes: 0 done, 2 the file exists or its folder does not, 10 no such block, 12 a block is damaged, 13 not written.
     """
     if everything == bool(names):
         raise UsageError("names or --all, one of the two")
     with _open(library) as store:
         chosen = names or [line.name for line in store.list() if line.name is not None]
+        durable.require_output(output)
         n_bytes = store.export(chosen, output)
     if as_json:
         console.emit_json("taliesin.export/1", {"path": str(output), "bytes": n_bytes, "names": chosen})

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 Text = Annotated[
-    str | None, typer.Option("--text", help="Verify this text in a library of its own.", show_default=False)
+    str | None,
+    typer.Option("--text", help="A text file instead: it is saved in a library of its own first.", show_default=False),
 ]
 OptionalName = Annotated[str | None, typer.Argument(help="A name or id.", show_default=False)]
 
@@ -51,12 +52,12 @@ def _library(stack: ExitStack, library: Path | None, text: str | None) -> Librar
 
 
 def _names(
-    store: Library, name: str | None, everything: bool, text: str | None, model: str | None,
+    store: Library, name: str | None, everything: bool | None, text: str | None, model: str | None,
     threads: int | None, ubatch: int | None, gpu_layers: int,
 ) -> list[str]:  # fmt: skip
-    """The blocks meant: one name, all, or those of a text that is saved first."""
-    if (name is not None) + everything + (text is not None) != 1:
-        raise UsageError("name one of: a block, --all, --text")
+    """The blocks meant: one name, all (None where the command has no --all), or those of a text that is saved first."""
+    if (name is not None) + bool(everything) + (text is not None) != 1:
+        raise UsageError("name one of: a block, " + ("" if everything is None else "--all, ") + "--text")
     if text is not None:
         from taliesin import models
         from taliesin.engine import Engine
@@ -219,7 +220,7 @@ def shift(
     results: list[Shifted] = []
     with ExitStack() as stack:
         store = _library(stack, library, text)
-        names = _names(store, name, False, text, model, None, None, gpu_layers)
+        names = _names(store, name, None, text, model, None, None, gpu_layers)
         block = stack.enter_context(store.open(names[0]))
         engine = stack.enter_context(Engine(model_for(block.header.recipe, model), gpu_layers=gpu_layers))
         advance = stack.enter_context(console.progress("shift", n_queries * len(distances), "queries"))

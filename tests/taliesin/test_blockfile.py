@@ -323,7 +323,7 @@ def test_kv08_empty_block_is_neither_written_nor_read(tmp_path: Path) -> None:
 
 
 def test_kv08_missing_block_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(StoreMissing, match="no such block file"):
+    with pytest.raises(StoreMissing, match="no such file"):
         BlockFile.open(tmp_path / "none.kvb")
 
 

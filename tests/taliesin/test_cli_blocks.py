@@ -84,6 +84,7 @@ BAD = {
     "too short to align": (["save", "-", "--name", "x", "--aligned"], 2, "too short"),
     "block size": (["save", "-", "--name", "x", "--block-tokens", "3"], 2, "block size"),
     "nothing named": (["verify"], 2, "name one of"),
+    "nothing named to shift": (["shift"], 2, "name one of: a block, --text"),
     "two things named": (["verify", "x", "--all"], 2, "name one of"),
     "unknown sabotage": (["verify", "x", "--sabotage", "hammer"], 2, "unknown sabotage"),
     "not numbers": (["shift", "x", "--by", "far"], 2, "whole numbers"),
