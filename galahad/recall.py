@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 DIGITS = "root ::= [0-9] [0-9]? [0-9]?"
 MAX_DIGIT_TOKENS = 4  # one for each digit, and the one that stops
+OPENING = "Verified answer: "
+"""How a recalled answer begins, as the line in the block that it is read from does: a model of 135M parameters then finds it."""
+
 QUESTION = "What is the verified answer to the problem above? Reply with the integer only."
 QUOTED = (
     "Find this problem above:\n{problem}\n\nWhat is the verified answer to this problem? Reply with the integer only."
@@ -58,7 +61,12 @@ def routed(
         entry = bank.get(route.block.name)
         question = QUOTED.format(problem=problem.problem) if quote else QUESTION
         made = reader.ask(
-            bank.library, entry.block(reader.model_sha256), question, max_tokens=MAX_DIGIT_TOKENS, grammar=DIGITS
+            bank.library,
+            entry.block(reader.model_sha256),
+            question,
+            max_tokens=MAX_DIGIT_TOKENS,
+            grammar=DIGITS,
+            opening=OPENING,
         )
         cause = "answer" if entry.sha256 == problem.sha256 else "wrong-block"
         yield _row(problem, _digits(made.text), cause, entry.id, made, started, detail)
@@ -76,6 +84,7 @@ def merged(problems: Sequence[Problem], bank: Bank, reader: Reader) -> Iterator[
             QUOTED.format(problem=problem.problem),
             max_tokens=MAX_DIGIT_TOKENS,
             grammar=DIGITS,
+            opening=OPENING,
         )
         answer = _digits(made.text)
         others = answer is not None and answer != problem.answer and answer in by_answer
@@ -143,7 +152,8 @@ def best_of(
 
 
 def _digits(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() else None
+    digits = text.removeprefix(OPENING)
+    return int(digits) if digits.isascii() and digits.isdigit() else None
 
 
 def _stated(made: Completion) -> tuple[int | None, str]:

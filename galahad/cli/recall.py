@@ -125,12 +125,12 @@ def _arm(
     from galahad.runlog import sha256_of
 
     if store is not None and merged:
-        settings |= {"max_tokens": recall.MAX_DIGIT_TOKENS, "grammar": recall.DIGITS}
+        settings |= {"max_tokens": recall.MAX_DIGIT_TOKENS, "grammar": recall.DIGITS, "opening": recall.OPENING}
         return "merged", recall.merged(wanted, store, reader)
     if store is not None:
         settings |= {
-            "max_tokens": recall.MAX_DIGIT_TOKENS, "grammar": recall.DIGITS, "threshold": threshold, "quote": quote,
-            "entries": len(store.ids()),
+            "max_tokens": recall.MAX_DIGIT_TOKENS, "grammar": recall.DIGITS, "opening": recall.OPENING,
+            "threshold": threshold, "quote": quote, "entries": len(store.ids()),
         }  # fmt: skip
         return "recall", recall.routed(wanted, store, reader, store.router(), threshold=threshold, quote=quote)
     if best_of:

@@ -62,7 +62,7 @@ class ScriptedReader:
     ) -> Completion:
         if library is not None and block is not None:
             library.open(block).close()
-        self.asked.append({"block": block, "question": question, "grammar": grammar, "seed": seed})
+        self.asked.append({"block": block, "question": question, "grammar": grammar, "seed": seed, "opening": opening})
         key = next((key for key in self.says if key is not None and key in question), block)
         text = self.says[key].pop(0) if len(self.says[key]) > 1 else self.says[key][0]
         n_out = min(len(text), max_tokens)

@@ -45,6 +45,7 @@ def test_a_problem_is_routed_to_its_block_and_the_answer_read_under_a_grammar(fi
         ("count-9", "count-9", 60, "right", 2),
     ]
     assert {one["grammar"] for one in reader.asked} == {recall.DIGITS}
+    assert {one["opening"] for one in reader.asked} == {recall.OPENING}
     assert all(SUM.problem not in str(one["question"]) for one in reader.asked)
     assert rows[0].n_reused == 100
 
@@ -107,8 +108,8 @@ def test_a_real_model_reads_digits_only_from_a_grafted_block(smollm2: Path, tmp_
     reader = GraftReader(str(smollm2), Settings(n_threads=1))
     with Library(tmp_path / "library") as library:
         saved = reader.save(library, "x", "Verified answer: 703", "x")
-        made = reader.ask(library, "x", recall.QUESTION, max_tokens=4, grammar=recall.DIGITS)
-        assert made.text.isdigit()
+        made = reader.ask(library, "x", recall.QUESTION, max_tokens=4, grammar=recall.DIGITS, opening=recall.OPENING)
+        assert made.text == f"{recall.OPENING}703"
         assert 1 <= made.n_out <= 3
         assert made.n_reused == saved.n_tokens
         assert made == reader_again(made, reader, library)
@@ -117,7 +118,7 @@ def test_a_real_model_reads_digits_only_from_a_grafted_block(smollm2: Path, tmp_
 
 def reader_again(made: Any, reader: GraftReader, library: Library) -> Any:
     """The same question again; equal but for its times."""
-    again = reader.ask(library, "x", recall.QUESTION, max_tokens=4, grammar=recall.DIGITS)
+    again = reader.ask(library, "x", recall.QUESTION, max_tokens=4, grammar=recall.DIGITS, opening=recall.OPENING)
     assert (again.text, again.n_out, again.finish) == (made.text, made.n_out, made.finish)
     return made
 
