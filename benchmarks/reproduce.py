@@ -101,7 +101,7 @@ def _model(recipe: Document) -> str:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
 
 
 def _share(right: float, of: float) -> str:
@@ -351,13 +351,14 @@ def _arm(document: Document) -> Iterator[Finding]:
 
 
 def _bank(document: Document) -> Iterator[Finding]:
+    if len(document["problems"]) == 1:  # of the banks that controls are made of, one by one
+        return
     banked = [one for one in document["problems"] if one["n_tokens"]]
     whys = sorted({f"{one['id']}: {one['why']}" for one in document["problems"] if not one["n_tokens"]})
-    n_tokens = sum(one["n_tokens"] for one in banked)
     yield Said(
         "C9",
-        f"{Path(document['file']).parent.name or document['file']}: {len(banked)} of {len(document['problems'])} problems banked, "
-        f"{n_tokens} tokens" + "".join(f"; {why}" for why in whys),
+        f"{Path(document['file']).parent.as_posix()}: {len(banked)} of {len(document['problems'])} problems banked, "
+        f"{sum(one['n_tokens'] for one in banked)} tokens" + "".join(f"; {why}" for why in whys),
     )
 
 
