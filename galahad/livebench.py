@@ -204,13 +204,24 @@ GRADERS: dict[str, Callable[[str, str, bool], float]] = {
 }
 
 
+def in_form(task: str, gold: str) -> str:
+    """The gold as the task's prompt asks for it, so that an example shows the form too; graded 1.0 by its own grader."""
+    match task:
+        case "math_comp":
+            return gold if gold.isdigit() else 5 * gold
+        case "zebra_puzzle":
+            return f"<solution>{gold}</solution>" if "," in gold else f"***{gold}***"
+        case _:
+            return f"**{gold}**"
+
+
 # -- running -----------------------------------------------------------------------------------------------------------
 
 
 def document(task: str, examples: Sequence[Question]) -> str:
     """The text of a block: worked examples of one task, question and answer."""
     parts = [f"Solved examples of the task {task}."]
-    parts += [f"Question:\n{question.text}\n\nAnswer: {question.gold}" for question in examples]
+    parts += [f"Question:\n{question.text}\n\nAnswer: {in_form(task, question.gold)}" for question in examples]
     return "\n\n---\n\n".join(parts)
 
 

@@ -155,6 +155,17 @@ def test_web_of_lies_counts_as_a_whole(response: str, right: float) -> None:
     assert livebench.grade_web_of_lies(response, "yes, no, yes") == right
 
 
+@pytest.mark.parametrize(
+    ("task", "gold"),
+    [("math_comp", "025"), ("math_comp", "D"), ("zebra_puzzle", "1, red, the hat"), ("zebra_puzzle", "rabbit"),
+     ("web_of_lies_v2", "yes, no, yes")],
+)  # fmt: skip
+def test_example_shows_its_answer_in_the_form_that_is_graded(task: str, gold: str) -> None:
+    question = livebench.Question("a", task, "t", "2024-06-24", "the question", gold)
+    answer = livebench.document(task, [question]).rpartition("Answer: ")[2]
+    assert livebench.GRADERS[task](answer, gold, False) == 1.0
+
+
 def said(right: bool, share: float = 0.0, cut: bool = False, n_out: int = 10) -> Said:
     return Said(right, 1.0 if right else share, cut, n_out, 0.5)
 
