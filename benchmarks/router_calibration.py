@@ -158,7 +158,7 @@ def main() -> None:
             for s in seen
         ],
     }
-    write_results(OUT, "taliesin.router-calibration/1", fields, page(fields))
+    write_results(OUT, "taliesin.bench.router-calibration/1", fields, page(fields))
     sys.stdout.write(page(fields))
 
 

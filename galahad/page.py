@@ -363,6 +363,6 @@ SECTIONS: dict[str, Callable[[str, Document], str]] = {
     "galahad.arm/1": _arm,
     "galahad.livebench/1": _livebench,
     "taliesin.bench/1": _timings,
-    "taliesin.router-calibration/1": _routed,
+    "taliesin.bench.router-calibration/1": _routed,
     "taliesin.verify/1": _verified,
 }

@@ -119,7 +119,7 @@ def add(
             )
             advance(1)
     if as_json:
-        console.emit_json("galahad.bank-add/1", {"bank": str(bank), "problems": lines})
+        console.emit_json("galahad.bank.add/1", {"bank": str(bank), "problems": lines})
     else:
         rows = [(one["id"], one["status"], one["n_tokens"] or "-", one["why"]) for one in lines]
         console.out(console.table(["problem", "status", "tokens", "why"], rows))
@@ -223,7 +223,7 @@ def list_(bank: BankPath, as_json: Json = False) -> None:
         entries, set_aside = store.entries(), store.set_aside_ids()
     if as_json:
         console.emit_json(
-            "galahad.bank-list/1",
+            "galahad.bank.list/1",
             {"bank": str(bank), "entries": [_brief(entry) for entry in entries], "set_aside": list(set_aside)},
         )
         return
@@ -270,7 +270,7 @@ def show(
     with Bank(bank) as store:
         entry = store.get(id_)
     if as_json:
-        console.emit_json("galahad.bank-show/1", {**asdict(entry), "document": entry.document()})
+        console.emit_json("galahad.bank.show/1", {**asdict(entry), "document": entry.document()})
         return
     if document:
         console.out(entry.document())
@@ -312,7 +312,7 @@ def check(
         n_entries = len(store.ids())
     if as_json:
         console.emit_json(
-            "galahad.bank-check/1",
+            "galahad.bank.check/1",
             {"bank": str(bank), "n_entries": n_entries, "troubles": [trouble._asdict() for trouble in troubles]},
         )
     else:
@@ -378,7 +378,7 @@ def lint(
                     line |= {"parametric": True, "findings": []}
             lines.append(line)
     if as_json:
-        console.emit_json("galahad.bank-lint/1", {"bank": str(bank), "entries": lines})
+        console.emit_json("galahad.bank.lint/1", {"bank": str(bank), "entries": lines})
     else:
         for line in lines:
             console.out(f"{line['id']}: {'parametric' if line['parametric'] else 'not parametric'}")
@@ -422,7 +422,7 @@ def route(
     with Bank(bank) as store:
         figures = routing.measure(store, queries, threshold if threshold is not None else router.THRESHOLD)
     if as_json:
-        console.emit_json("galahad.bank-route/1", {"bank": str(bank), **figures.as_dict()})
+        console.emit_json("galahad.bank.route/1", {"bank": str(bank), **figures.as_dict()})
     else:
         console.out(f"in the bank: {figures.inside}")
         console.out(f"outside, abstained: {figures.outside}")
@@ -457,7 +457,7 @@ def rm(
             raise UsageError("not confirmed: nothing was removed")
         removed = {id_: store.remove(id_) for id_ in dict.fromkeys(ids)}
     if as_json:
-        console.emit_json("galahad.bank-rm/1", {"bank": str(bank), "removed": removed})
+        console.emit_json("galahad.bank.rm/1", {"bank": str(bank), "removed": removed})
         return
     for id_, n_blocks in removed.items():
         console.note(f"{id_}: removed with {n_blocks} block(s)")

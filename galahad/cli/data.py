@@ -89,7 +89,7 @@ def _emit(found: Examination, differences: list[Difference], mended: Repair | No
             "done": list(mended.done),
             "left": [{**asdict(fault), "severity": fault.severity} for fault in mended.left],
         }
-    console.emit_json("galahad.data-check/1", fields)
+    console.emit_json("galahad.data.check/1", fields)
 
 
 def _print(found: Examination, differences: list[Difference]) -> None:
@@ -150,7 +150,7 @@ def import_(
     problems.write(suite.problems, out)
     if as_json:
         fields = {"file": suite.name, "form": suite.form, "sha256": suite.sha256, "out": str(out)}
-        console.emit_json("galahad.data-import/1", {**fields, "rows": len(suite.problems)})
+        console.emit_json("galahad.data.import/1", {**fields, "rows": len(suite.problems)})
     console.note(f"{out}: {len(suite.problems)} problems from {suite.name} ({suite.form})")
 
 
@@ -184,7 +184,7 @@ def show(
     if as_json:
         records = [{k: v for k, v in problem.as_dict().items() if gold or k != "answer"} for problem in shown]
         fields = {"file": suite.name, "form": suite.form, "sha256": suite.sha256, "rows": len(suite.problems)}
-        console.emit_json("galahad.data-show/1", {**fields, "problems": records})
+        console.emit_json("galahad.data.show/1", {**fields, "problems": records})
         return
     if ids:
         for problem in shown:

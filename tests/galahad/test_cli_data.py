@@ -47,7 +47,7 @@ def test_faults_exit_with_3_and_name_row_and_fault(
     assert "gold-out-of-range" in capsys.readouterr().out
     assert galahad(monkeypatch, "data", "check", path, "--json") == 3
     report = json.loads(capsys.readouterr().out)
-    assert report["schema"] == "galahad.data-check/1"
+    assert report["schema"] == "galahad.data.check/1"
     assert (report["rows"], report["clean"], report["usable"]) == (2, False, False)
     assert [(f["row"], f["id"], f["kind"], f["severity"]) for f in report["faults"]] == [
         (2, "b", "gold-out-of-range", "error")
