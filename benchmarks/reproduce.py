@@ -3,9 +3,9 @@
     python benchmarks/reproduce.py            # write it
     python benchmarks/reproduce.py --check    # exit 3 if the document and the results disagree
 
-`claims.yaml` says what each claim is and which command measures it. A result belongs to a claim by its `schema`: `READERS` turns a
-raw file into sentences and lines of tables, and nothing else does. A claim that no result speaks of is "not measured". Results that no
-reader knows are listed with their hashes, so that every raw file is in the document.
+`claims.yaml` says what each claim is and which command measures it; `galahad.findings` says what a raw file tells of which claim. A
+claim that no result speaks of is "not measured". Results that no reader knows are listed with their hashes, so that every raw file is in
+the document.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
+from galahad import findings
+from galahad.findings import READERS, Document, Finding, Said
 from taliesin import console
 from taliesin.errors import EXIT_NO, FormatError
 
@@ -28,25 +29,6 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 CLAIMS = ROOT / "benchmarks" / "claims.yaml"
 DOCUMENT = ROOT / "docs" / "reproduction.md"
-
-Document = dict[str, Any]
-
-
-class Said(NamedTuple):
-    """A sentence of a claim."""
-
-    claim: str
-    text: str
-
-
-class Line(NamedTuple):
-    """A line of a claim's table: cells by column. Lines with the same columns share a table."""
-
-    claim: str
-    cells: dict[str, object]
-
-
-Finding = Said | Line
 
 
 class Result(NamedTuple):
@@ -83,400 +65,6 @@ def load(folder: Path) -> list[Result]:
     return found
 
 
-# -- one reader a schema. A document's `file` is its name; everything else is its own ---------------------------------
-
-
-def _device(document: Document) -> str:
-    """Where it was computed, and the load if that was not small."""
-    machine = document.get("machine") or {}
-    devices = document.get("recipe", {}).get("devices") or []
-    where = "" if devices == ["CPU"] else ", ".join(devices)
-    cores = machine.get("cores", 2)
-    load = (machine.get("load_average") or [0.0])[0]
-    return (where or f"{machine.get('cpu', 'CPU')}, {cores} cores") + (f", load {load:.1f}" if load > cores / 2 else "")
-
-
-def _model(recipe: Document) -> str:
-    return f"{recipe['architecture']} {recipe['model_sha256'][:8]}, KV {recipe['type_k']}/{recipe['type_v']}"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
-
-
-def _share(right: float, of: float) -> str:
-    return f"{right:.0f}/{of:.0f}" + (f" = {right / of:.1%}" if of else "")
-
-
-def _interval(share: Document) -> str:
-    return f"{_share(share['k'], share['n'])} (Wilson 95 %: {share['low']:.1%} to {share['high']:.1%})"
-
-
-def _timings(document: Document) -> Iterator[Finding]:
-    rows: dict[int, dict[str, Document]] = {}
-    for row in document["rows"]:
-        rows.setdefault(row["n_tokens"], {})[row["mode"]] = row
-    for n_tokens, modes in sorted(rows.items()):
-        if "fresh" not in modes or len(modes) < 2 or n_tokens < 512:
-            continue
-        grafts = {name: row for name, row in modes.items() if name != "fresh"}
-        exact = all(row["exact"] for row in modes.values())
-        cells = {"model": _model(document["recipe"]), "device": _device(document), "tokens": n_tokens}
-        cells["prefill"] = _time(modes["fresh"]["median_seconds"])
-        cells |= {name: f"{row['speedup']:.1f}x" for name, row in grafts.items()}
-        yield Line("C5", {**cells, "exact": "yes" if exact else "NO", "n": len(modes["fresh"]["samples"])})
-        if n_tokens == max(rows) and exact:
-            best = max(grafts.values(), key=lambda row: row["speedup"])
-            yield Said(
-                "C4",
-                f"{n_tokens} tokens, {_model(document['recipe'])}, {_device(document)}: prefill "
-                f"{_time(modes['fresh']['median_seconds'])}, {best['mode']} {_time(best['median_seconds'])} = {best['speedup']:.1f}x",
-            )
-
-
-def _exactness(document: Document) -> Iterator[Finding]:
-    by_model: dict[str, list[Document]] = {}
-    for row in document["rows"]:
-        by_model.setdefault(row["model"], []).append(row["report"])
-    for model, reports in by_model.items():
-        yield from _vectors(model, reports)
-
-
-def _verify(document: Document) -> Iterator[Finding]:
-    yield from _vectors(_model(document["recipe"]), [document])
-
-
-def _verify_gpu(document: Document) -> Iterator[Finding]:
-    yield from _vectors(_model(document["rows"][0]["recipe"]), document["rows"])
-
-
-def _vectors(model: str, reports: list[Document]) -> Iterator[Finding]:
-    """Counts of equal vectors over reports of the verifier."""
-    sizes = [report["n_tokens"] for report in reports]
-    cells: dict[str, object] = {
-        "model": model,
-        "device": ", ".join(reports[0]["recipe"].get("devices") or []) or "CPU",
-        "blocks of tokens": ", ".join(map(str, sorted(sizes))) if len(sizes) < 4 else f"{min(sizes)} to {max(sizes)}",
-        "trials": max(report["trials"] for report in reports),
-    }
-    broken = {report["sabotage"] for report in reports if report.get("sabotage")}
-    for promise, key in (("block, then query", "equal_block_then_query"), ("one-shot prompt", "equal_one_shot")):
-        promised = [r for r in reports if key == "equal_block_then_query" or r["promise"] == "one-shot"]
-        lines = [line for report in promised for line in report["rows"] if line[key] is not None]
-        if lines:
-            equal, n = sum(line[key] for line in lines), sum(line["n_vectors"] for line in lines)
-            yield Line(
-                "C1",
-                {
-                    **cells,
-                    "equal to": promise,
-                    "vectors equal": f"{equal} of {n}",
-                    "broken on purpose": ", ".join(broken) or "-",
-                },
-            )
-    found = [report["statistics"] for report in reports if report["statistics"]["n"]]
-    n = sum(s["n"] for s in found)
-    if n and not broken:
-        p = [s["mann_whitney_p"] for s in found if s["mann_whitney_p"] is not None]
-        yield Line(
-            "C2",
-            {
-                "model": model,
-                "device": cells["device"],
-                "samples": n,
-                "KL max": f"{max(s['kl_max'] for s in found):.3g}",
-                "argmax agreement": f"{sum(s['argmax_agreement'] * s['n'] for s in found) / n:.1%}",
-                "smallest Mann-Whitney p": f"{min(p):.3g}" if p else "-",
-            },
-        )
-
-
-def _shift(document: Document) -> Iterator[Finding]:
-    """`taliesin shift`, and the same on more queries (`shift_residual.py`)."""
-    for one in document["shifts"]:
-        yield Said("C3", f"{_model(document['recipe'])}, {_device(document)}: {one['statement']}")
-
-
-def _router(document: Document) -> Iterator[Finding]:
-    for name in ("held_in", "held_out"):
-        part = document[name]
-        inside, outside = part["inside_routed_right"], part["outside_abstained"]
-        low, high = inside["wilson_95"]
-        yield Said(
-            "C15",
-            f"{name.replace('_', ' ')}: {_share(inside['right'], inside['of'])} routed right (Wilson 95 %: {low:.1%} to {high:.1%}), "
-            f"{_share(outside['right'], outside['of'])} abstained outside",
-        )
-
-
-def _needle(document: Document) -> Iterator[Finding]:
-    reads = document["reads"]
-    seconds = [read["seconds"] for read in reads]
-    size = f" in {document['n_blocks']} blocks" if "n_blocks" in document else ""
-    tokens = f"{document['n_tokens']} tokens{size}: " if "n_tokens" in document else ""
-    yield Said(
-        "C7",
-        f"{tokens}{document['n_correct']} of {len(reads)} needles read back, {_time(min(seconds))} to {_time(max(seconds))} each",
-    )
-
-
-def _run(document: Document) -> Iterator[Finding]:
-    matrix = ", ".join(f"{n} {key.replace('/', ' and ')}" for key, n in sorted(document["matrix"].items()))
-    state = (
-        ""
-        if document["complete"]
-        else f" (stopped after {document['attempts_done']} of {document['attempts_total']} attempts)"
-    )
-    yield Said(
-        "C8",
-        f"{document['run']}{state}: {_interval(document['accuracy'])}; {matrix}; {document['tokens_out']} tokens out",
-    )
-
-
-def _livebench(document: Document) -> Iterator[Finding]:
-    for kind in ("transfer", "replay"):
-        for task, score in document[kind].items():
-            without = score["without"]
-            yield Line(
-                "C19",
-                {
-                    "model": document["model"],
-                    "score": f"{kind}, {task}" + ("" if document["complete"] else " (run not complete)"),
-                    "with the library": _interval(score),
-                    "without": _interval(without),
-                    "mean share": f"{score['mean_share']:.2f}, without {without['mean_share']:.2f}",
-                    f"cut off at {document['settings']['tokens']} tokens": f"{score['cut']}, without {without['cut']}",
-                },
-            )
-
-
-def _copies(document: Document) -> Iterator[Finding]:
-    for one in document["results"]:
-        name = f"{one['model']}, {one['n_tokens']} tokens"
-        if "fraction_of_copy_speed" in one:
-            yield Said("R1", f"{name}: placed at {one['fraction_of_copy_speed']:.0%} of a memory copy's speed")
-        else:
-            yield Said("R2", f"{name}: writing a block takes {one['ratio']:.2f}x a plain durable write")
-
-
-def _listing(document: Document) -> Iterator[Finding]:
-    median = {name: one["median_seconds"] for name, one in document["results"].items()}
-    yield Said(
-        "R3",
-        f"`list` of {document['blocks']} blocks {_time(median['list'])}, `--help` {_time(median['help'])} (medians)",
-    )
-
-
-def _sandbox(document: Document) -> Iterator[Finding]:
-    yield Said(
-        "R4",
-        f"a sandboxed start costs {document['over_bare_ms']['full']:.1f} ms over a bare interpreter's "
-        f"{document['median_ms']['bare']:.1f} ms (medians)",
-    )
-
-
-def _memory(document: Document) -> Iterator[Finding]:
-    for one in document["results"]:
-        name = f"{one['model']}, {one['n_tokens']} tokens"
-        yield Said("R5", f"{name}: a graft adds {one['extra_by_block']:.2f}x its block's bytes to the peak")
-
-
-def _server(document: Document) -> Iterator[Finding]:
-    configurations: dict[tuple[str, str], list[Document]] = {}
-    for row in document["rows"]:
-        configurations.setdefault((row["configuration"], row["file"]), []).append(row)
-    for (configuration, file), rows in configurations.items():
-        used = [row for row in rows if row.get("reused")]
-        equal = [row for row in used if row["live"] and row["live"]["logprobs"] == row["of"]]
-        yield Line(
-            "C6",
-            {
-                "model": f"{document['model']}, {document['n_threads']} thread(s)",
-                "server": configuration,
-                "slot file": file,
-                "block reused": f"{len(used)} of {len(rows)} lengths",
-                "then equal to the live run": f"{len(equal)} of {len(used)}" if used else "-",
-            },
-        )
-    for run in document["two_clients"]:
-        total = sum(run[k] for k in ("equal", "other_logprobs", "other_tokens", "not_reused"))
-        yield Said(
-            "C6",
-            f"{document['model']}: two clients on four slots for {run['seconds']:.0f} s, {'with' if run['turns'] else 'without'} "
-            f"turns: {run['equal']} of {total} answers equal the fresh ones",
-        )
-
-
-def _peers(document: Document) -> Iterator[Finding]:
-    for row in document["rows"]:
-        cells = {"model": row["model"], "tokens": row["n_tokens"], "peer": f"{row['peer']} ({row['variant']})"}
-        if "tokens_equal" not in row:
-            yield Said("R6", ", ".join(map(str, cells.values())) + ": not run")
-            continue
-        cells["steps equal to the live run"] = f"{row['vectors_equal']} of {row['of']}"
-        cells["first token, restored"] = _time(statistics.median(row["restored_seconds"]))
-        cells["fresh"] = _time(row["fresh_seconds"])
-        yield Line("R6", {**cells, "stored": f"{row['stored_bytes'] / 1e6:.1f} MB"})
-
-
-_ARMS = {"recall": "C10", "merged": "C12", "transfer": "C13", "direct": "C16", "card": "C17"}
-
-
-def _arm(document: Document) -> Iterator[Finding]:
-    kind, rows = document["kind"], document["rows"]
-    control = Path(document["file"]).name.startswith("control-")
-    causes = [row["cause"] for row in rows if row["grade"] != "right"]
-    cells = {
-        "model": document["engine"]["model"],
-        "arm": Path(document["file"]).stem,
-        "right": _share(sum(row["grade"] == "right" for row in rows), len(rows)),
-        "output tokens": sum(row["n_out"] for row in rows),
-        "time": _time(sum(row["seconds"] for row in rows)),
-        "the others": ", ".join(f"{causes.count(c)} {c}" for c in sorted(set(causes))) or "-",
-    }
-    claim = "C16" if control and kind == "recall" else _ARMS.get(kind, "C11")
-    yield Line(claim, cells)
-    if claim == "C17":
-        return
-    if claim == "C16":
-        yield Line("C17", cells)  # what the card is compared with
-    for name in ("parametric", "baked-in") if kind == "transfer" else ():
-        part = [row for row in rows if row["detail"].get("parametric") == (name == "parametric")]
-        if part:
-            right = sum(row["grade"] == "right" for row in part)
-            yield Line(
-                "C14",
-                {"model": cells["model"], "arm": cells["arm"], "program": name, "right": _share(right, len(part))},
-            )
-
-
-def _bank(document: Document) -> Iterator[Finding]:
-    if len(document["problems"]) == 1:  # of the banks that controls are made of, one by one
-        return
-    banked = [one for one in document["problems"] if one["n_tokens"]]
-    whys = sorted({f"{one['id']}: {one['why']}" for one in document["problems"] if not one["n_tokens"]})
-    yield Said(
-        "C9",
-        f"{Path(document['file']).parent.as_posix()}: {len(banked)} of {len(document['problems'])} problems banked, "
-        f"{sum(one['n_tokens'] for one in banked)} tokens" + "".join(f"; {why}" for why in whys),
-    )
-
-
-def _lint(document: Document) -> Iterator[Finding]:
-    entries = document["entries"]
-    baked = ", ".join(one["id"] for one in entries if not one["parametric"])
-    rewritten = [one for one in entries if one["rewrite"]]
-    yield Said(
-        "C14",
-        f"{sum(one['parametric'] for one in entries)} of {len(entries)} banked programs are parametric"
-        + (f"; not: {baked}" if baked else "")
-        + (
-            f"; {len(rewritten)} rewrites asked for, {sum(one['parametric'] for one in rewritten)} kept"
-            if rewritten
-            else ""
-        ),
-    )
-
-
-def _cost(document: Document) -> Iterator[Finding]:
-    for one in document["arms"]:
-        joules = one["joules"]
-        point, ratio = one["tokens_per_point"], one["tokens_ratio"]
-        yield Line(
-            "C20",
-            {
-                "arm": one["name"],
-                "right": _share(one["accuracy"]["k"], one["accuracy"]["n"]),
-                "tokens out": one["tokens_out"],
-                "a problem": f"{one['tokens_per_problem']:.1f}",
-                "a point": "-" if point is None else f"{point:.1f}",
-                "fewer than the first": "-" if ratio is None else f"{ratio:.1f}x",
-                "time": _time(one["seconds"]),
-                "joules": one["energy"] if joules is None else f"{joules['low']:.0f} to {joules['high']:.0f}",
-            },
-        )
-    first, *others = document["arms"]
-    for one in others:
-        if one["name"].startswith("recall ") and one["tokens_ratio"]:
-            yield Said(
-                "C11",
-                f"{first['name']}: {first['tokens_out']} tokens for {_share(first['accuracy']['k'], first['accuracy']['n'])}; "
-                f"{one['name']}: {one['tokens_out']} tokens for {_share(one['accuracy']['k'], one['accuracy']['n'])}: "
-                f"{one['tokens_ratio']:.0f}x fewer",
-            )
-    score = document["score"]
-    if score:
-        transfer = _interval(score["transfer"]) if score["transfer"] else "not measured"
-        yield Said(
-            "C10",
-            f"system score: {score['confident_right']} confident and right + {score['recovered']} recovered = "
-            f"{_interval(score['system'])}; transfer, the figure for generalisation: {transfer}",
-        )
-
-
-def _bank_route(document: Document) -> Iterator[Finding]:
-    inside, outside = document["inside"], document["outside"]
-    own = any(query["query"] == query["expected"] for query in document["queries"])
-    yield Said(
-        "C15",
-        f"a bank's router: {_share(inside['k'], inside['n'])} of {'problems to themselves' if own else 'variants to their origin'}, "
-        f"{_share(outside['k'], outside['n'])} abstained outside",
-    )
-
-
-def _isomorph(document: Document) -> Iterator[Finding]:
-    problems = document["problems"]
-    none = ", ".join(one["origin"] for one in problems if not one["found"])
-    found = sum(bool(one["found"]) for one in problems)
-    yield Said(
-        "C13",
-        f"{found} of {len(problems)} problems have a variant on which three programs agree"
-        + (f"; none: {none}" if none else ""),
-    )
-
-
-def _bundle(document: Document) -> Iterator[Finding]:
-    here, there = document["packed_on"], document["proved_on"]
-    for row in document["rows"]:
-        proofs = row["proofs"]
-        others = {proof["statement"].split(": stored")[0] for proof in proofs if proof["verdict"] != "exact"}
-        cells = {"model": row["model"], "packed on": f"{here['cpu']}, {here['cores']} cores"}
-        cells["proved on"] = f"{there['cpu']}, {there['cores']} cores"
-        cells["exact there"] = f"{sum(proof['verdict'] == 'exact' for proof in proofs)} of {len(proofs)} blocks"
-        yield Line("C18", {**cells, "the others": "; ".join(sorted(others)) or "-"})
-
-
-READERS: dict[str, Callable[[Document], Iterator[Finding]]] = {
-    "taliesin.bench/1": _timings,
-    "taliesin.bench.bundle-move/1": _bundle,
-    "taliesin.bench.exactness-matrix/1": _exactness,
-    "taliesin.bench.graft-memory/1": _memory,
-    "taliesin.bench.library-list/1": _listing,
-    "taliesin.bench.peers/1": _peers,
-    "taliesin.bench.restore-speed/1": _copies,
-    "taliesin.bench.save-speed/1": _copies,
-    "taliesin.bench.server/1": _server,
-    "taliesin.bench.shift-residual/1": _shift,
-    "taliesin.bench.verify-gpu/1": _verify_gpu,
-    "taliesin.needle/1": _needle,
-    "taliesin.bench.router-calibration/1": _router,
-    "taliesin.shift/1": _shift,
-    "taliesin.verify/1": _verify,
-    "galahad.arm/1": _arm,
-    "galahad.bank.add/1": _bank,
-    "galahad.bank.lint/1": _lint,
-    "galahad.bank.route/1": _bank_route,
-    "galahad.benchmark.sandbox_overhead/1": _sandbox,
-    "galahad.cost/1": _cost,
-    "galahad.isomorph/1": _isomorph,
-    "galahad.livebench/1": _livebench,
-    "galahad.recall/1": _arm,
-    "galahad.report/1": _run,
-    "galahad.solve/1": _run,
-    "galahad.transfer/1": _arm,
-}
-
-
 # -- the document ------------------------------------------------------------------------------------------------------
 
 
@@ -489,18 +77,11 @@ def build(results: list[Result], claims: list[dict[str, str]]) -> str:
     found: dict[str, list[tuple[Finding, str]]] = {}
     unread = []
     for result in results:
-        reader = READERS.get(result.schema)
-        if reader is None:
+        if result.schema not in READERS:
             unread.append(result)
-            continue
-        try:
-            for document in result.documents:
-                for finding in reader(document):
-                    found.setdefault(finding.claim, []).append((finding, result.name))
-        except (KeyError, TypeError, IndexError, ValueError, statistics.StatisticsError) as error:
-            raise FormatError(
-                "a raw result lacks what its schema promises", got=f"{type(error).__name__}: {error}", where=result.name
-            ) from error
+        for document in result.documents:
+            for finding in findings.of(document):
+                found.setdefault(finding.claim, []).append((finding, result.name))
     parts = [
         "# Reproduction",
         "Written by `make reproduce` from the raw results in `benchmarks/results/`; a test fails when the two disagree. Claims C1 to "
@@ -529,10 +110,10 @@ def build(results: list[Result], claims: list[dict[str, str]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _ours(findings: list[tuple[Finding, str]]) -> Iterator[str]:
+def _ours(found: list[tuple[Finding, str]]) -> Iterator[str]:
     """Markdown of one claim's sentences, then its tables."""
     tables: dict[tuple[str, ...], list[str]] = {}
-    for finding, name in findings:
+    for finding, name in found:
         raw = f"[{Path(name).name}](../benchmarks/results/{name})"
         if isinstance(finding, Said):
             yield f"- ours: {finding.text} ({raw})"

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from galahad import findings
 from galahad.compare import Comparison
+from galahad.findings import Document
 from galahad.report import Summary
 from taliesin import console
 from taliesin.errors import UsageError
@@ -35,14 +37,12 @@ h2{break-after:avoid}tr,.card,svg{break-inside:avoid}.wide{overflow:visible;back
 
 _SHORT = 30  # characters that a cell may have and stay on one line
 
-Document = dict[str, Any]
-
 
 def page(summaries: Sequence[Summary], comparison: Comparison | None, results: Sequence[tuple[str, Document]]) -> str:
     """The page of one or more runs, a comparison of the first two, and raw results as (file name, object).
 
     Raises:
-        UsageError: a raw result of a schema that has no section.
+        UsageError: a raw result of a schema that nothing reads. FormatError: a field is missing that its schema promises.
     """
     parts = []
     if comparison is not None:
@@ -51,20 +51,10 @@ def page(summaries: Sequence[Summary], comparison: Comparison | None, results: S
         parts += [_head(summary), _accuracy(summary), _negative(summary), _costs(summary), _problems(summary)]
         parts.append(_provenance(summary))
     for name, document in results:
-        section = SECTIONS.get(str(document.get("schema")))
-        if section is None:
-            raise UsageError(
-                "no section for this raw result",
-                expected=", ".join(sorted(SECTIONS)),
-                got=document.get("schema"),
-                where=name,
-            )
-        try:
-            parts.append(section(name, document))
-        except (KeyError, TypeError, IndexError, ValueError) as error:
-            raise UsageError(
-                "a raw result lacks a field", got=f"{type(error).__name__}: {error}", where=name
-            ) from error
+        if document.get("schema") not in findings.READERS:
+            known = ", ".join(sorted(findings.READERS))
+            raise UsageError("no section for this raw result", expected=known, got=document.get("schema"), where=name)
+        parts.append(_result(name, document))
     title = " and ".join(summary.run.header["suite"]["name"] for summary in summaries) or "Results"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -276,93 +266,45 @@ def _comparison(c: Comparison) -> str:
 # -- raw results -------------------------------------------------------------------------------------------------------
 
 
-def _timings(name: str, document: Document) -> str:
-    rows = [
-        (
-            row["n_tokens"],
-            row["mode"],
-            f"{row['median_seconds'] * 1e3:.1f}",
-            f"{row['speedup']:.1f}x",
-            "yes" if row["exact"] else "NO",
-        )
-        for row in document["rows"]
-    ]
-    sizes = sorted({row["n_tokens"] for row in document["rows"]})
-    at = {(row["n_tokens"], row["mode"]): row["median_seconds"] for row in document["rows"]}
-    modes = [m for m in dict.fromkeys(row["mode"] for row in document["rows"]) if m != "fresh"]
+def _result(name: str, document: Document) -> str:
+    """What the result says, and a picture where that says more."""
+    said = findings.of({**document, "file": name})
+    tables: dict[tuple[str, ...], list[list[object]]] = {}
+    for finding in said:
+        if isinstance(finding, findings.Line):
+            tables.setdefault(tuple(finding.cells), []).append(list(finding.cells.values()))
+    # The same line can speak of two claims.
+    sentences = dict.fromkeys(finding.text for finding in said if isinstance(finding, findings.Said))
+    picture = PICTURES[document["schema"]](document) if document["schema"] in PICTURES else ""
+    return (
+        f"<h2>{escape(name)}</h2>"
+        + picture
+        + (_list(sentences) if sentences else "")
+        + "".join(_table(columns, [*map(list, dict.fromkeys(map(tuple, rows)))]) for columns, rows in tables.items())
+    )
+
+
+def _timings(document: Document) -> str:
+    """Prefill against graft, length by length."""
+    at = {(row["n_tokens"], row["mode"]): row["median_seconds"] * 1e3 for row in document["rows"]}
+    modes = [mode for mode in dict.fromkeys(row["mode"] for row in document["rows"]) if mode != "fresh"]
     best = next((m for m in modes if "warm" in m and "hashed" in m), modes[0] if modes else "fresh")
     bars = []
-    for n in sizes:
-        bars.append((f"{n} tokens, prefill", [(at[n, "fresh"] * 1e3, "bar")]))
+    for n in sorted({row["n_tokens"] for row in document["rows"]}):
+        bars.append((f"{n} tokens, prefill", [(at[n, "fresh"], "bar")]))
         if (n, best) in at:
-            bars.append((f"graft ({best})", [(at[n, best] * 1e3, "two")]))
-    return (
-        f"<h2>Prefill against graft ({escape(name)})</h2>"
-        + _bars(bars, "ms")
-        + _table(["tokens", "mode", "median ms", "speed-up", "exact"], rows)
-    )
+            bars.append((f"graft ({best})", [(at[n, best], "two")]))
+    return _bars(bars, "ms")
 
 
-def _verified(name: str, document: Document) -> str:
-    rows = [
-        (row["query_tokens"], row["n_vectors"], row["equal_block_then_query"],
-         "-" if row["equal_one_shot"] is None else row["equal_one_shot"])
-        for row in document["rows"]
-    ]  # fmt: skip
-    s = document["statistics"]
-    verdict = "exact" if document["exact"] else "NOT EXACT"
-    lines = [
-        f"{verdict}: {document['n_tokens']} tokens, {document['trials']} trials; promised: {document['promise']}",
-        f"{s['n']} samples: KL median {s['kl_median']:.3g}, p99 {s['kl_p99']:.3g}, max {s['kl_max']:.3g}; argmax agreement "
-        f"{s['argmax_agreement']:.1%}",
+def _bills(document: Document) -> str:
+    """The token bill of each arm, and what a point of it costs; an arm without a right answer has no price of a point."""
+    bill = [(arm["name"], [(float(arm["tokens_out"]), "bar")]) for arm in document["arms"]]
+    point = [
+        (a["name"], [(a["tokens_per_point"], "two")]) for a in document["arms"] if a["tokens_per_point"] is not None
     ]
-    headers = ["query tokens", "logits vectors", "SHA-256 equal to block, then query", "equal to one-shot"]
-    return f"<h2>Exactness ({escape(name)})</h2>" + _list(lines) + _table(headers, rows)
+    drawn = "<p>Output tokens in all:</p>" + _bars(bill, "tokens")
+    return drawn + ("<p>Output tokens for one point of accuracy:</p>" + _bars(point, "tokens") if point else "")
 
 
-def _routed(name: str, document: Document) -> str:
-    rows = []
-    for part in ("held_in", "held_out"):
-        inside, outside = document[part]["inside_routed_right"], document[part]["outside_abstained"]
-        low, high = inside["wilson_95"]
-        rows.append((part.replace("_", " "), f"{inside['right']} of {inside['of']}", f"{low:.1%} to {high:.1%}",
-                     document[part].get("inside_routed_wrong", "-"), f"{outside['right']} of {outside['of']}"))  # fmt: skip
-    headers = ["questions", "inside, routed right", "Wilson 95 %", "routed wrong", "outside, abstained"]
-    return f"<h2>Router confusions ({escape(name)})</h2>" + _table(headers, rows)
-
-
-def _arm(name: str, document: Document) -> str:
-    rows = [
-        (key.replace("_", " "), value)
-        for key, value in document["totals"].items()
-        if not isinstance(value, (dict, list))
-    ]
-    return f"<h2>{escape(str(document['kind']).capitalize())} ({escape(name)})</h2>" + _table(["", "total"], rows)
-
-
-def _livebench(name: str, document: Document) -> str:
-    def right(score: Document) -> str:
-        return f"{score['right']}/{score['n']} ({score['low']:.0%} to {score['high']:.0%})"
-
-    rows = [
-        (kind, task, right(score), right(score["without"]), f"{score['mean_share']:.2f}", score["cut"], f"{score['paired']['p']:.3g}")
-        for kind in ("transfer", "replay")
-        for task, score in document[kind].items()
-    ]  # fmt: skip
-    settings = document["settings"]
-    said = (
-        f"{document['model']}: questions before {settings['library_before']} are the library, {settings['examples']} of them in a "
-        f"task's block; at most {settings['tokens']} output tokens. {'Every' if document['complete'] else 'Not every'} planned "
-        "question was asked. Intervals: Wilson, 95 %."
-    )
-    headers = ["score", "task", "right", "without the library", "mean share", "cut off", "McNemar p"]
-    return f"<h2>LiveBench ({escape(name)})</h2><p>{escape(said)}</p>" + _table(headers, rows)
-
-
-SECTIONS: dict[str, Callable[[str, Document], str]] = {
-    "galahad.arm/1": _arm,
-    "galahad.livebench/1": _livebench,
-    "taliesin.bench/1": _timings,
-    "taliesin.bench.router-calibration/1": _routed,
-    "taliesin.verify/1": _verified,
-}
+PICTURES: dict[str, Callable[[Document], str]] = {"galahad.cost/1": _bills, "taliesin.bench/1": _timings}

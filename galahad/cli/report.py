@@ -18,15 +18,18 @@ commands = typer.Typer()
 @commands.command()
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders that solve made.", show_default=False)
-    ],
+        list[Path] | None, typer.Argument(metavar="RUN...", help="Folders that solve made.", show_default=False)
+    ] = None,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write one HTML page.", show_default=False)
     ] = None,
     with_: Annotated[
         list[Path] | None,
         typer.Option(
-            "--with", metavar="FILE", help="With --html: a raw result (bench, verify, router, recall, transfer)."
+            "--with",
+            metavar="FILE",
+            help="With --html: what another command wrote with --json or --out, such as bench, verify, cost or recall.",
+            show_default=False,
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of the bootstrap, for two runs.", min=0)] = 0,
@@ -38,13 +41,16 @@ def report(
 
     Accuracy with Wilson intervals, confidence against grades, what did not work, tokens and energy, every problem,
     versions and hashes. Two runs are compared pair by pair: McNemar's exact test, Wilcoxon and a bootstrap. The page has
-    no script and no external asset. Three or more runs are listed without a comparison.
+    no script and no external asset. Three or more runs are listed without a comparison; a page can hold results alone.
 
-    Exit codes: 0 printed, 2 a raw result without a section, or no such folder, 13 not written, 43 no run there, or a
-    damaged one.
+    Exit codes: 0 printed, 2 a file that is no raw result, or no such folder, 13 not written, 20 a raw result lacks a
+    field, 43 no run there, or a damaged one.
     """
     from galahad import compare, report, runlog
 
+    folders = folders or []
+    if not folders and (html is None or not with_ or as_json):
+        raise UsageError("nothing to report", expected="RUN..., or --html FILE with --with RESULT")
     summaries = [report.summarise(runlog.read(folder)) for folder in folders]
     compared = None
     if len(summaries) == 2:

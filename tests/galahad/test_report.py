@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from galahad import cli, compare, livebench, page, report, runlog
+from galahad import cli, compare, findings, livebench, page, report, runlog
 from galahad.errors import RunLogError
 from galahad.report import Summary
 from galahad.runlog import RunLog
 from taliesin import console
-from taliesin.errors import UsageError
+from taliesin.errors import FormatError, UsageError
 
 NASTY = "<script>alert(1)</script>&\"'|`"
 
@@ -161,31 +161,48 @@ def test_only_problems_of_the_same_text_are_paired(make: Callable[..., Path]) ->
     assert (found.outcomes.n, found.n_unpaired) == (1, 1)
 
 
-def test_raw_results_have_sections_and_unknown_ones_are_refused(make: Callable[..., Path]) -> None:
-    run = summary(make("run", [7]))
-    bench = {
-        "schema": "taliesin.bench/1",
-        "rows": [
-            {"n_tokens": 748, "mode": mode, "median_seconds": s, "speedup": 0.1 / s, "exact": True}
-            for mode, s in (("fresh", 0.1), ("disk, warm, hashed", 0.02))
-        ],
-    }
-    html = page.page([run], None, [("bench.json", bench)])
-    read(html)
-    assert "Prefill against graft" in html
-    assert "5.0x" in html
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+def test_every_schema_that_was_measured_has_a_section() -> None:
+    sections = set()
+    for path in sorted(RESULTS.rglob("*.json")):
+        document = json.loads(path.read_bytes())
+        schema = document.get("schema") if isinstance(document, dict) else None
+        if schema in findings.READERS and schema not in sections:
+            sections.add(schema)
+            html = page.page([], None, [(path.name, document)])
+            assert read(html).tags >= {"h2"}
+            assert "<td" in html or "<li" in html, path.name
+    assert len(sections) >= 20
+
+
+def test_results_have_pictures_where_they_say_more() -> None:
+    named = RESULTS / "bench_cpu2_gemma3_270m.json", RESULTS / "flywheel-qwen2.5-coder-1.5b" / "cost.json"
+    html = page.page([], None, [(path.name, json.loads(path.read_bytes())) for path in named])
+    assert read(html).tags >= {"svg", "table"}
+    assert "2048 tokens, prefill" in html
+    assert "for one point of accuracy" in html
+
+
+def test_livebench_says_both_arms_and_whether_they_differ() -> None:
     one = livebench.Answer(
         "q", "zebra_puzzle", livebench.Said(True, 1.0, False, 9, 1.0), livebench.Said(False, 0.0, True, 9, 1.0)
     )
     settings = {"model": "m", "library_before": "2024-11-25", "examples": 2, "tokens": 9}
-    answered = livebench.result(settings, {"transfer": [one], "replay": []}, 1)
+    answered = livebench.result(settings, {"transfer": [one], "replay": []}, 2)
     html = page.page([], None, [("livebench_m.json", answered)])
     read(html)
-    assert "1/1 (21% to 100%)" in html
-    assert "Every planned question was asked" in html
-    for wrong in ({"schema": "odd/1"}, {"schema": "taliesin.bench/1"}):
-        with pytest.raises(UsageError, match="raw result"):
-            page.page([run], None, [("x.json", wrong)])
+    assert "1/1 = 100.0% (Wilson 95 %: 20.7% to 100.0%)" in html
+    assert "McNemar p" in html
+    assert "run not complete" in html
+
+
+def test_what_is_no_raw_result_is_refused() -> None:
+    with pytest.raises(UsageError, match="no section"):
+        page.page([], None, [("x.json", {"schema": "odd/1"})])
+    with pytest.raises(FormatError, match="lacks what its schema promises"):
+        page.page([], None, [("x.json", {"schema": "taliesin.bench/1"})])
 
 
 @pytest.fixture
@@ -233,6 +250,16 @@ def test_command_prints_markdown_json_or_writes_a_page(
     assert code == 2
     assert not (tmp_path / "q.html").exists()
     assert "not a raw result" in err
+    cost = RESULTS / "flywheel-qwen2.5-coder-1.5b" / "cost.json"
+    assert run("report", "--html", tmp_path / "q.html", "--with", cost)[0] == 0
+    assert "for one point" in (tmp_path / "q.html").read_text(encoding="utf-8")
+    for nothing in (
+        [],
+        ["--html", tmp_path / "s.html"],
+        ["--with", cost],
+        ["--html", tmp_path / "s.html", "--with", cost, "--json"],
+    ):
+        assert run("report", *nothing)[0] == 2
     code, _, err = run("report", a, make("c", [7], texts="u"))
     assert code == 0
     assert "no comparison" in err
