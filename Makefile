@@ -49,7 +49,7 @@ bench: env ## measure the claims that a CPU can show in half an hour; raw result
 	@$(PY) -m taliesin model pull smollm2-135m
 	@$(PY) -m taliesin model pull gemma3-270m
 # C1, C2: 2 (rows that are there stay)
-	$(PY) benchmarks/exactness_matrix.py --models smollm2-135m --lengths 64 512 --output $(RESULTS)/exactness_matrix.json
+	$(PY) benchmarks/exactness_matrix.py --models smollm2-135m --lengths 64 512 --out $(RESULTS)/exactness_matrix.json
 	$(PY) -m taliesin verify --text data/texts/skellan_light.txt --trials 1 --json > $(RESULTS)/verify_cpu.json
 # C3: 1.5
 	$(PY) -m taliesin shift --text data/texts/skellan_light.txt --json > $(RESULTS)/shift_cpu.json
@@ -64,26 +64,28 @@ bench: env ## measure the claims that a CPU can show in half an hour; raw result
 	@rm -rf build/flywheel $(RESULTS)/flywheel-own-smollm2-135m
 	$(PY) benchmarks/flywheel.py --problems data/problems --own --model smollm2-135m --work build/flywheel \
 	  --results $(RESULTS)/flywheel-own-smollm2-135m --measure 96 --tokens 96
+# C22: 1
+	$(PY) benchmarks/upgrade.py --out $(RESULTS)/upgrade_cpu.json
 # C15: 0.5
 	$(PY) benchmarks/router_calibration.py
 # R1 to R5: 0.5, 0.5, 2, 0.5 and 1
-	$(PY) benchmarks/restore_speed.py --output $(RESULTS)/restore_speed.json
-	$(PY) benchmarks/save_speed.py --output $(RESULTS)/save_speed.json
-	$(PY) benchmarks/library_list.py --output $(RESULTS)/library_list.json
+	$(PY) benchmarks/restore_speed.py --out $(RESULTS)/restore_speed.json
+	$(PY) benchmarks/save_speed.py --out $(RESULTS)/save_speed.json
+	$(PY) benchmarks/library_list.py --out $(RESULTS)/library_list.json
 	$(PY) benchmarks/sandbox_overhead.py
-	$(PY) benchmarks/graft_memory.py --output $(RESULTS)/graft_memory.json
+	$(PY) benchmarks/graft_memory.py --out $(RESULTS)/graft_memory.json
 
 bench-full: bench server ## the same at full size, larger models, the peers and llama-server (hours)
 	@$(PY) -m taliesin model pull qwen2.5-coder-0.5b
 	@$(PY) -m taliesin model pull qwen2.5-coder-1.5b
-	$(PY) benchmarks/exactness_matrix.py --output $(RESULTS)/exactness_matrix.json
+	$(PY) benchmarks/exactness_matrix.py --out $(RESULTS)/exactness_matrix.json
 	$(PY) -m taliesin bench --out $(RESULTS)/bench_cpu
 	$(PY) -m taliesin needle --json > $(RESULTS)/needle_cpu.json
 	$(PY) benchmarks/solve.py data/problems own
 	$(PY) benchmarks/flywheel.py --problems data/problems --own --model qwen2.5-coder-0.5b --work build/flywheel-0.5b \
 	  --results $(RESULTS)/flywheel-own-qwen2.5-coder-0.5b
 	$(if $(LIVEBENCH),$(PY) benchmarks/livebench.py $(LIVEBENCH) --model qwen2.5-coder-0.5b)
-	$(PY) benchmarks/block_write.py --output $(RESULTS)/block_write.json
+	$(PY) benchmarks/block_write.py --out $(RESULTS)/block_write.json
 	$(PY) benchmarks/peers.py --json $(RESULTS)/peers.json
 	$(PY) benchmarks/server_table.py gemma3-270m 1024,1500,1700,2048 --out $(RESULTS)/server-gemma3-270m.json
 	$(PY) benchmarks/server_table.py smollm2-135m 512,700,1500,2048 --out $(RESULTS)/server-smollm2-135m.json

@@ -1,6 +1,6 @@
 """What a block file costs over plain bytes: writing against write + fsync, reading verified against reading and copying.
 
-    python benchmarks/block_write.py --output benchmarks/results/block_write.json
+    python benchmarks/block_write.py --out benchmarks/results/block_write.json
 
 Each round times, in turn and on the same folder: a plain write and fsync of as many bytes; `blockfile.write` (two SHA-256
 passes, fsync, read back); `BlockFile.read_into` without and with verification (page cache warm: the file was just written); a
@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", type=Path, help="where to write; the system's temporary folder if not given")
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     results = []
     for size_mb in SIZES_MB:
@@ -103,8 +103,8 @@ def main() -> None:
         "load_average": os.getloadavg(),
         "results": results,
     }
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
+    if options.out:
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

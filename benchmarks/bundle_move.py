@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from synthesise import SHAPES, write
 
-from taliesin import bench, console, llama, models
+from taliesin import console, llama, machine, models
 from taliesin.engine import Engine
 from taliesin.library import Library
 
@@ -55,7 +55,7 @@ def pack(folder: Path, names: list[str]) -> int:
         )
         if code:
             return code
-    (folder / PACKED).write_text(json.dumps(bench.machine(), indent=1) + "\n", encoding="utf-8")
+    (folder / PACKED).write_text(json.dumps(machine.describe(), indent=1) + "\n", encoding="utf-8")
     return 0
 
 
@@ -73,7 +73,7 @@ def prove(folder: Path, out: Path) -> int:
     document = {
         "schema": SCHEMA,
         "packed_on": json.loads((folder / PACKED).read_text(encoding="utf-8")),
-        "proved_on": bench.machine(),
+        "proved_on": machine.describe(),
         "rows": rows,
     }
     out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -1,6 +1,6 @@
 """Every vector of every graft against a fresh run: models x lengths x queries, written row by row.
 
-    python benchmarks/exactness_matrix.py --output benchmarks/results/exactness_matrix.json
+    python benchmarks/exactness_matrix.py --out benchmarks/results/exactness_matrix.json
 
 A row is one model at one block length: `taliesin.verify` computes the reference in one process and the graft, after a decoy, in
 another, for queries of 1, 7, 64 and 600 tokens and 16 greedy steps each: 68 vectors by SHA-256. Blocks are seeded token ids, stored
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from synthesise import SHAPES, write
 
-from taliesin import bench, console, llama, models
+from taliesin import console, llama, machine, models
 from taliesin.engine import Engine
 from taliesin.errors import EXIT_NO
 from taliesin.library import Library, recipe_id
@@ -91,9 +91,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME")
     parser.add_argument("--lengths", nargs="+", type=int, help="only these of each model's lengths", metavar="N")
-    parser.add_argument("--output", type=Path, required=True, help="read first: rows that are there stay")
+    parser.add_argument("--out", type=Path, required=True, help="read first: rows that are there stay")
     options = parser.parse_args()
-    kept = json.loads(options.output.read_text()) if options.output.exists() else {"rows": []}
+    kept = json.loads(options.out.read_text()) if options.out.exists() else {"rows": []}
     rows: list[dict[str, Any]] = kept["rows"]
     done = {(row["model_sha256"], row["n_tokens"], row["seed"], row["recipe_id"]) for row in rows}
     with tempfile.TemporaryDirectory() as folder:
@@ -105,14 +105,14 @@ def main() -> None:
                 console.note(f"{name} {row['n_tokens']}: {equal} of {n} equal, {row['seconds']:.0f} s")
                 document = {
                     "schema": SCHEMA,
-                    "machine": bench.machine(),
+                    "machine": machine.describe(),
                     "query_tokens": QUERY_LENGTHS,
                     "steps": STEPS,
                     "rows": rows,
                 }
-                draft = options.output.with_suffix(".part")
+                draft = options.out.with_suffix(".part")
                 draft.write_text(json.dumps(document, indent=1) + "\n")
-                draft.replace(options.output)
+                draft.replace(options.out)
     found = [(row["model"], row["n_tokens"], row["report"]["promise"], *counts(row)) for row in rows]
     console.out(console.table(["model", "tokens", "promise", "equal", "of"], found))
     equal, n = (sum(column) for column in zip(*((r[3], r[4]) for r in found), strict=True))

@@ -10,7 +10,8 @@ The stages, in order: add, check, lint, route, recall, merged, isomorph, transfe
 were replaced by their values), controls, voting, cost, rewrite (the only one that changes the bank). Each leaves its JSON files in
 `--results` (DIR/results) and repeats nothing that is there, so a stopped series goes on. The problems' text stays in the banks and in
 DIR/variants.jsonl; the results hold none. `--tokens` bounds one chain of thought of the voting arm, `--measure` the one that decides
-whether a problem is needed: small values measure less, and are written into the results. With `--run` the run tells that instead.
+whether a problem is needed, `--card-tokens` an answer under the method card: small values measure less, and are written into the
+results. With `--run` a run of the suite tells which problems are needed.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Series:
         self.engine = ["--model", options.model, "--threads", options.threads, "--gpu-layers", options.gpu_layers]
         self.judge = ["--allow-weak"] if options.allow_weak else []
         self.ids = [part for one in (OWN if options.own else IDS) for part in ("--id", one)]
-        self.tokens, self.measure = options.tokens, options.measure
+        self.tokens, self.measure, self.card_tokens = options.tokens, options.measure, options.card_tokens
         self.base = ["--run", options.run.resolve()] if options.run else []
 
     def galahad(self, name: str, *arguments: object) -> None:
@@ -187,7 +188,7 @@ class Series:
             )
         self.arm("control-bank", "recall", easy, "--bank", bank)
         card = ROOT / "data" / "controls" / "card.md"
-        self.arm("control-card", "recall", easy, "--no-bank", "--card", card, "--tokens", 384)
+        self.arm("control-card", "recall", easy, "--no-bank", "--card", card, "--tokens", self.card_tokens)
 
     def voting(self) -> None:
         self.arm("voting", "recall", self.problems, *self.ids, "--no-bank", "--best-of", 5, "--tokens", self.tokens)
@@ -210,6 +211,7 @@ def main() -> None:
     parser.add_argument("--allow-weak", action="store_true", help="run programs even without a full sandbox")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--measure", type=int, default=256)
+    parser.add_argument("--card-tokens", type=int, default=384)
     parser.add_argument("--stage", action="append", choices=STAGES)
     options = parser.parse_args()
     series = Series(options)

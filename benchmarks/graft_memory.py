@@ -1,6 +1,6 @@
 """Peak memory of a process that grafts a block, beyond the model and its context.
 
-    python benchmarks/graft_memory.py --output benchmarks/results/graft_memory.json
+    python benchmarks/graft_memory.py --out benchmarks/results/graft_memory.json
 
 Two kinds of processes in turn, each a new one. *Baseline*: load the model, make the context that the graft would use, decode a
 query. *Graft*: the same, with the block grafted before the query. The peak is the kernel's high-water mark of the resident set
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from taliesin import bench, console, llama, models
+from taliesin import console, llama, machine, models
 from taliesin.engine import Engine, settings_of
 from taliesin.library import Library
 
@@ -80,21 +79,21 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["smollm2-135m", "gemma3-270m"])
     parser.add_argument("--tokens", type=int, default=3000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--child", nargs=3, metavar=("KIND", "MODEL", "LIBRARY"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         child(*options.child)
         return
-    machine = bench.machine()
+    facts = machine.describe()
     results = [measure(name, options.tokens, options.rounds) for name in options.models]
     report = {
         "schema": "taliesin.bench.graft-memory/1",
-        "machine": machine | {"load_average_after": os.getloadavg()},
+        "machine": facts | {"load_average_after": machine.load_average()},
         "results": results,
     }
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
+    if options.out:
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
     rows = [
         (
             found["model"],

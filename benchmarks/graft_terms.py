@@ -1,6 +1,6 @@
 """Where the time of a graft to a GPU goes, step by step: reading by number of threads, locking, clearing, each restore, the token.
 
-    python benchmarks/graft_terms.py m12.gguf --lengths 748 5977 11994 --kv f16 q8_0 --output benchmarks/results/gpu/graft_terms.json
+    python benchmarks/graft_terms.py m12.gguf --lengths 748 5977 11994 --kv f16 q8_0 --out benchmarks/results/gpu/graft_terms.json
 
 Explains what `taliesin bench` measures as a whole; blocks are seeded token ids, files are in the page cache. Every figure is a median in
 milliseconds. Needs a CUDA device.
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from taliesin import bench, graft, llama, pagelock, placement
+from taliesin import bench, graft, llama, machine, pagelock, placement
 from taliesin.blockfile import BlockFile
 from taliesin.engine import Engine
 from taliesin.library import Library
@@ -95,10 +95,10 @@ def main() -> None:
     parser.add_argument("--kv", nargs="+", default=["f16"], help="types of K and V in the cache")
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--gpu-layers", type=int, default=-1)
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     settings = llama.Settings(n_threads=options.threads)
-    document: dict[str, Any] = {"schema": SCHEMA, "machine": bench.machine(), "rows": []}
+    document: dict[str, Any] = {"schema": SCHEMA, "machine": machine.describe(), "rows": []}
     with (
         tempfile.TemporaryDirectory() as folder,
         Library(Path(folder) / "library") as library,
@@ -112,7 +112,7 @@ def main() -> None:
                 saved = engine.save_tokens(library, ids.tolist(), f"{kind}-{n_tokens}", align="whole")
                 with library.open(saved.info.id) as block:
                     document["rows"].append(terms(engine, block))
-    options.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How long the commands take that must feel immediate: `taliesin --help`, and `taliesin list` over many blocks.
 
-    python benchmarks/library_list.py --blocks 10000 --runs 10 --output benchmarks/results/library_list.json
+    python benchmarks/library_list.py --blocks 10000 --runs 10 --out benchmarks/results/library_list.json
 
 Fills a library in a temporary folder (tiny blocks, through `Library.put`, with fsync switched off: filling is not what is
 measured), then times whole processes with their output read through a pipe. Every timing is in the result. The targets are
@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, default=10_000)
     parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "library"
@@ -110,8 +110,8 @@ def main() -> None:
         "results": results,
     }
     text = json.dumps(report, indent=1) + "\n"
-    if options.output:
-        options.output.write_text(text)
+    if options.out:
+        options.out.write_text(text)
     for name, result in results.items():
         low, median, high, cpu = (result[f"{which}_seconds"] for which in ("min", "median", "max", "median_cpu"))
         print(f"{name:20} median {median:.3f} s  ({low:.3f} to {high:.3f})  processor {cpu:.3f} s")

@@ -40,7 +40,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from taliesin import bench, certificate, console, llama, models, server
+from taliesin import certificate, console, llama, machine, models, server
 from taliesin.engine import Engine
 from taliesin.errors import ToolkitError
 from taliesin.library import Library
@@ -608,7 +608,7 @@ def main() -> None:
                         row: dict[str, Any] = dict(zip(key, (name, n_tokens, peer, variant), strict=True))
                         row |= measured(case, run)
                         console.note(json.dumps(row))
-                        row |= {"model_sha256": models.file_sha256(path), "machine": bench.machine()}
+                        row |= {"model_sha256": models.file_sha256(path), "machine": machine.describe()}
                         kept = [*(r for r in kept if any(r[k] != row[k] for k in key)), row]
                         if options.json:
                             document = {"schema": "taliesin.bench.peers/1", "packages": PACKAGES, "rows": kept}

@@ -1,6 +1,6 @@
 """Putting a block's state into a context against a plain copy of as many bytes in memory.
 
-    python benchmarks/restore_speed.py --output benchmarks/results/restore_speed.json
+    python benchmarks/restore_speed.py --out benchmarks/results/restore_speed.json
 
 Each round times, in turn: `graft.apply` of a block that is ready in memory (what `place_seconds` reports: every byte handed to
 llama.cpp, filler of the window ring included); `numpy.copyto` of that many bytes between two arrays that were touched before; and
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import mmap
-import os
 import statistics
 import tempfile
 import time
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from taliesin import bench, console, graft, llama, models
+from taliesin import console, graft, llama, machine, models
 from taliesin.engine import Engine, settings_of
 from taliesin.library import Library
 
@@ -79,17 +78,17 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["smollm2-135m", "gemma3-270m"])
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    machine = bench.machine()
+    facts = machine.describe()
     results = [measure(name, options.tokens, options.rounds) for name in options.models]
     report = {
         "schema": "taliesin.bench.restore-speed/1",
-        "machine": machine | {"load_average_after": os.getloadavg()},
+        "machine": facts | {"load_average_after": machine.load_average()},
         "results": results,
     }
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
+    if options.out:
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
     rows = []
     for found in results:
         rates = {key: found["written_bytes"] / seconds / 1e9 for key, seconds in found["median"].items()}

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 from scipy import stats
 
-from taliesin import corpus
-from taliesin.bench import machine
+from taliesin import corpus, machine
 from taliesin.cli.bench import write_results
 from taliesin.places import data_dir
 from taliesin.router import THRESHOLD, Document, Router
@@ -144,7 +143,7 @@ def main() -> None:
         "held_in": {**count([s for s in seen if s.asked.held_in], threshold), "mistakes": mistakes},
         "held_out": count(held_out, THRESHOLD),
         "sizes": sizes,
-        "machine": machine(),
+        "machine": machine.describe(),
         "questions": [
             {
                 "question": s.asked.question,

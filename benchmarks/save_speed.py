@@ -1,6 +1,6 @@
 """Storing a block in a library against a plain write and fsync of as many bytes.
 
-    python benchmarks/save_speed.py --output benchmarks/results/save_speed.json
+    python benchmarks/save_speed.py --out benchmarks/results/save_speed.json
 
 Each round times, in alternating order and on the same file system: `Library.put` of a real block (hashing, writing, fsync of file and
 folders, reading the header back, naming, index) and a plain write and fsync of the block file's bytes into a new file. Every round's
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from taliesin import bench, console, llama, models
+from taliesin import console, llama, machine, models
 from taliesin.blockheader import BlockHeader
 from taliesin.engine import Engine
 from taliesin.library import Library
@@ -87,20 +87,20 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--folder", type=Path, help="where to write; the system's temporary folder if not given")
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    machine = bench.machine()
+    facts = machine.describe()
     results = []
     for name in options.models:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             results.append(measure(name, options.tokens, options.rounds, Path(folder)))
     report = {
         "schema": "taliesin.bench.save-speed/1",
-        "machine": machine | {"load_average_after": os.getloadavg()},
+        "machine": facts | {"load_average_after": machine.load_average()},
         "results": results,
     }
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
+    if options.out:
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
     rows = [
         (
             found["model"],

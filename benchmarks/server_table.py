@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import struct
 import sys
@@ -25,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from taliesin import filehash, fingerprint, llama, models, placement, server, slotfile
+from taliesin import filehash, llama, machine, models, placement, server, slotfile
 from taliesin.errors import ServerError
 from taliesin.server import N_PROBS, Client, Completion, Options
 from taliesin.slots import Slots
@@ -271,7 +270,7 @@ def main() -> None:
         result: dict[str, Any] = {
             "schema": "taliesin.bench.server/1",
             "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "machine": f"{platform.system()} {platform.machine()}, {fingerprint.cpu_name()}",
+            "machine": f"{machine.system()}, {machine.cpu_name()}",
             "model": path.stem, "model_sha256": filehash.file_sha256(path), "window": vocab.window,
             "server_sha256": filehash.file_sha256(binary), "commit": server.COMMIT, "n_threads": given.threads,
             "n_ubatch": given.ubatch, "n_query": N_QUERY, "steps": STEPS, "n_probs": N_PROBS, "rows": [], "two_clients": [],

@@ -1,6 +1,6 @@
 """What a moved graft costs on this device, beside its control: `taliesin.shift` on a block of given token ids, with its recipe.
 
-    python benchmarks/shift_residual.py MODEL --text data/texts/skellan_light.txt --gpu-layers -1 --output OUT.json
+    python benchmarks/shift_residual.py MODEL --text data/texts/skellan_light.txt --gpu-layers -1 --out OUT.json
 
 The same ids on CPU and GPU: those of the text under the model's own tokenizer, or seeded ones (--tokens) without.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from taliesin import bench, llama
+from taliesin import llama, machine
 from taliesin.engine import Engine
 from taliesin.library import Library
 from taliesin.shift import shift
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=10)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--gpu-layers", type=int, default=0)
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     settings = llama.Settings(n_threads=options.threads)
     with (
@@ -51,13 +51,13 @@ def main() -> None:
             recipe = dict(block.header.recipe)
     document = {
         "schema": SCHEMA,
-        "machine": bench.machine(),
+        "machine": machine.describe(),
         "n_tokens": len(tokens),
         "text": options.text.name if options.text else None,
         "recipe": recipe,
         "shifts": [s.as_dict() | {"statement": s.statement} for s in found],
     }
-    options.output.write_text(json.dumps(document, indent=1) + "\n")
+    options.out.write_text(json.dumps(document, indent=1) + "\n")
     for s in found:
         print(s.statement)
 

@@ -29,7 +29,7 @@ MODEL = "qwen2.5-coder-1.5b"
 # because the machine may be busy.
 OPTIONS = (
     *("--budget", "448", "--program-tokens", "320", "--thought-tokens", "320", "--check-tokens", "96"),
-    *("--wall-seconds", "30"),
+    *("--timeout", "30"),
 )
 
 

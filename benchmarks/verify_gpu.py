@@ -1,10 +1,10 @@
 """Every vector of every graft against a fresh run, on a GPU: lengths of one model, one KV type, row by row.
 
-    python benchmarks/verify_gpu.py 12b.gguf --kv q8_0 --lengths 748 5977 11994 --output benchmarks/results/gpu/verify_12b_q8.json
+    python benchmarks/verify_gpu.py 12b.gguf --kv q8_0 --lengths 748 5977 11994 --out benchmarks/results/gpu/verify_12b_q8.json
 
 As `exactness_matrix.py`, but on the device, with more trials, and for models without a tokenizer: blocks are seeded token ids, stored
 whole. Grafts are tried --trials times, and the fresh reference is computed --fresh-trials times. Each run's vectors also go to
-OUTPUT.runs.jsonl as they are computed (the first 16 digits of each SHA-256), so that an interrupted row can still be compared by hand.
+OUT.runs.jsonl as they are computed (the first 16 digits of each SHA-256), so that an interrupted row can still be compared by hand.
 Exit code 3 if a vector differs, as with --sabotage one must. Times in the report are no measurements: several of these may share the GPU.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from taliesin import bench, console, llama
+from taliesin import console, llama, machine
 from taliesin.engine import Engine
 from taliesin.errors import EXIT_NO
 from taliesin.library import Library
@@ -39,16 +39,22 @@ def main() -> None:
     parser.add_argument("--sabotage", type=Sabotage, choices=list(Sabotage), help="break every graft in this way")
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--gpu-layers", type=int, default=-1)
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     settings = llama.Settings(n_threads=options.threads, type_k=options.kv, type_v=options.kv)
-    document = {"schema": SCHEMA, "machine": bench.machine(), "query_tokens": QUERY_LENGTHS, "steps": STEPS, "rows": []}
+    document = {
+        "schema": SCHEMA,
+        "machine": machine.describe(),
+        "query_tokens": QUERY_LENGTHS,
+        "steps": STEPS,
+        "rows": [],
+    }
     rows: list[dict[str, object]] = document["rows"]  # type: ignore[assignment]
     exact = True
     with (
         tempfile.TemporaryDirectory() as folder,
         Library(Path(folder) / "library") as library,
-        options.output.with_suffix(".runs.jsonl").open("w") as lines,
+        options.out.with_suffix(".runs.jsonl").open("w") as lines,
     ):
         with Engine(str(options.model), settings=settings, gpu_layers=options.gpu_layers) as engine:
             blocks = {}
@@ -84,7 +90,7 @@ def main() -> None:
                     **report.as_dict(),
                 }
             )
-            options.output.write_text(json.dumps(document, indent=1) + "\n")
+            options.out.write_text(json.dumps(document, indent=1) + "\n")
             console.note(f"{options.model.stem} {options.kv} {n_tokens}: {'exact' if report.exact else 'NOT EXACT'}")
     sys.exit(0 if exact else EXIT_NO)
 

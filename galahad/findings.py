@@ -417,6 +417,22 @@ def _bundle(document: Document) -> Iterator[Finding]:
         yield Line("C18", {**cells, "the others": "; ".join(sorted(others)) or "-"})
 
 
+def _upgrade(document: Document) -> Iterator[Finding]:
+    for run in document["runs"]:
+        blocks = run["blocks"]
+        counts = {status: sum(b["status"] == status for b in blocks) for status in ("verified", "rebuilt")}
+        rebuilt = [block for block in blocks if block["status"] == "rebuilt"]
+        others = ", ".join(b["status"] for b in blocks if b["status"] not in counts)
+        cells = {
+            "model": document["model"],
+            "machine": _device(document),
+            "options": " ".join(run["options"]) or "none",
+        }
+        cells |= {"blocks": len(blocks), **counts, "otherwise": others or "-"}
+        cells["why rebuilt"] = "; ".join(sorted({block["reason"].split(": stored")[0] for block in rebuilt})) or "-"
+        yield Line("C22", {**cells, "time": _time(run["seconds"]), "exit code": run["exit_code"]})
+
+
 READERS: dict[str, Callable[[Document], Iterator[Finding]]] = {
     "taliesin.bench/1": _timings,
     "taliesin.bench.bundle-move/1": _bundle,
@@ -428,6 +444,7 @@ READERS: dict[str, Callable[[Document], Iterator[Finding]]] = {
     "taliesin.bench.save-speed/1": _copies,
     "taliesin.bench.server/1": _server,
     "taliesin.bench.shift-residual/1": _shift,
+    "taliesin.bench.upgrade/1": _upgrade,
     "taliesin.bench.verify-gpu/1": _verify_gpu,
     "taliesin.needle/1": _needle,
     "taliesin.bench.router-calibration/1": _router,

@@ -19,8 +19,7 @@ from galahad import energy, sandbox, solver
 from galahad.engines import Engine
 from galahad.problems import Problem, Suite
 from galahad.runlog import Record, RunLog
-from taliesin import __version__, clock, console
-from taliesin.fingerprint import cpu_name
+from taliesin import __version__, clock, console, machine
 
 
 def header(suite: Suite, problems: Sequence[Problem], engine: Engine, settings: solver.Settings, graft: bool) -> Record:
@@ -105,8 +104,8 @@ def solve_all(
         {
             "started": clock.now(),
             "python": platform.python_version(),
-            "system": f"{platform.system()} {platform.machine()}",
-            "cpu": cpu_name(),
+            "system": machine.system(),
+            "cpu": machine.cpu_name(),
             "engine": engine.evidence(),
             "prefixes": {name: prefix._asdict() for name, prefix in saved.items()},
             "sandbox": {"level": capabilities.level, "mechanisms": list(capabilities.mechanisms.names())},

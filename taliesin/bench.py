@@ -10,8 +10,6 @@ Deliberately does not know: whether another process is busy. It records the load
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 import tempfile
 import time
@@ -25,11 +23,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from taliesin import __version__, certificate, clock, console, llama, pagecache, pagelock, staging
+from taliesin import certificate, console, llama, machine, pagecache, pagelock, staging
 from taliesin.engine import Engine, Grafted
 from taliesin.errors import UsageError
 from taliesin.library import Library, Policy
-from taliesin.machine import usable_cores
 from taliesin.tiers import Tiers
 
 Mode = Literal["disk, cold, hashed", "disk, cold", "disk, warm, hashed", "disk, warm", "memory", "resident"]
@@ -188,24 +185,6 @@ class Report:
         return [mode for mode in dict.fromkeys(row.mode for row in self.rows) if mode != "fresh"]
 
 
-def machine() -> dict[str, Any]:
-    """What a figure must be read with: processor, load, versions, time."""
-    from taliesin.fingerprint import cpu_name, driver_version
-
-    load = os.getloadavg() if hasattr(os, "getloadavg") else None
-    return {
-        "cpu": cpu_name(),
-        "cores": usable_cores(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "gpu_driver": driver_version(),
-        "python": platform.python_version(),
-        "taliesin": __version__,
-        "llama_cpp_python": llama.SUPPORTED_VERSION,
-        "load_average": load,
-        "time": clock.now(),
-    }
-
-
 @dataclass
 class Bench:
     """Times fresh prefills and grafts with one engine.
@@ -243,7 +222,7 @@ class Bench:
         ):
             if not low <= value <= high:
                 raise UsageError(f"{name} is out of range", expected=f"{low}..{high}", got=value)
-        before = machine()
+        before = machine.describe()
         holder: AbstractContextManager[str] = (
             tempfile.TemporaryDirectory(prefix="taliesin-bench-")
             if self.folder is None
@@ -255,7 +234,7 @@ class Bench:
                 rows += self._length(library, n_tokens, on_done)
         with self.engine.new_context(self.engine.settings, 256) as context:
             recipe = self.engine.recipe(context)
-        after = os.getloadavg() if hasattr(os, "getloadavg") else None
+        after = machine.load_average()
         facts = {**before, "load_average_after": after, "model": self.engine.model.path.name, "seed": self.seed}
         return Report(rows, self.query_tokens, self.check_steps, facts, recipe)
 

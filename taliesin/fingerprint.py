@@ -15,16 +15,16 @@ asking for one or all logits (measured: no bit changes), as long as `n_ctx` does
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from taliesin import machine
 from taliesin.errors import RecipeMismatch
 
 if TYPE_CHECKING:
-    from taliesin.llama import Context
+    from taliesin.llama import Context, Model, Settings
 
 Recipe = dict[str, Any]
 
@@ -53,15 +53,29 @@ def of_context(context: Context, model_sha256: str) -> Recipe:
     info = llama.build_info()
     libraries = info["libraries"]
     assert isinstance(libraries, dict)
-    settings, model = context.settings, context.model
+    model = context.model
     return {
         "engine": "embedded",
         "model_sha256": model_sha256,
-        "architecture": model.architecture,
         "llama_cpp_python": info["llama_cpp_python"],
         "instruction_set": info["instruction_set"],
         "devices": model.devices,
         "n_gpu_layers": model.n_gpu_layers,
+        "kv_unified": True,
+        "window_ring_cells": context.ring,
+        "environment": environment(os.environ),
+        **of_settings(context.settings, model),
+        "evidence": {
+            **evidence(on_gpu=bool(model.n_gpu_layers)),
+            "libraries": dict(_hashes(tuple(sorted(libraries.items())))),
+        },
+    }
+
+
+def of_settings(settings: Settings, model: Model) -> Recipe:
+    """The fields that settings and model decide, whatever engine computes."""
+    return {
+        "architecture": model.architecture,
         "split": f"pieces of n_ubatch from the first token: {settings.n_ubatch}",
         "n_ubatch": settings.n_ubatch,
         "n_threads": settings.n_threads,
@@ -69,21 +83,21 @@ def of_context(context: Context, model_sha256: str) -> Recipe:
         "type_k": settings.type_k,
         "type_v": settings.type_v,
         "swa_full": settings.swa_full,
-        "kv_unified": True,
         "n_seq_max": settings.n_seq_max,
         "window": model.window,
-        "window_ring_cells": context.ring,
         "offload_kqv": settings.offload_kqv,
         "op_offload": settings.op_offload,
         "rope": dict(model.rope),
         "adapters": [],
-        "environment": environment(os.environ),
-        "evidence": {
-            "cpu": cpu_name(),
-            "system": f"{platform.system()} {platform.machine()}",
-            "driver": driver_version() if model.n_gpu_layers else None,
-            "libraries": dict(_hashes(tuple(sorted(libraries.items())))),
-        },
+    }
+
+
+def evidence(on_gpu: bool) -> dict[str, str | None]:
+    """What is known of this machine beside the engine's libraries."""
+    return {
+        "cpu": machine.cpu_name(),
+        "system": machine.system(),
+        "driver": machine.driver_version() if on_gpu else None,
     }
 
 
@@ -102,28 +116,6 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(variables.items())
         if name.startswith(("GGML_", "LLAMA_")) and not name.startswith(_HARMLESS_ENVIRONMENT)
     }
-
-
-@cache
-def cpu_name() -> str:
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-@cache
-def driver_version() -> str | None:
-    """The NVIDIA kernel driver's version, or None where there is none."""
-    try:
-        text = Path("/sys/module/nvidia/version").read_text(encoding="ascii")
-    except OSError:
-        return None
-    return text.strip()
 
 
 def identity_differences(stored: Mapping[str, Any], here: Mapping[str, Any]) -> list[Difference]:

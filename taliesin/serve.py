@@ -197,7 +197,7 @@ class Front:
 
     @contextmanager
     def _store(self) -> Iterator[Library]:
-        with Library(self.library) as store:
+        with Library(self.library, create=False) as store:
             yield store
 
     @contextmanager

@@ -17,7 +17,6 @@ import hashlib
 import itertools
 import json
 import mmap
-import platform
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -250,27 +249,14 @@ class ServerEngine(Engine):
         return {
             "engine": "llama-server",
             "model_sha256": self.model_sha256,
-            "architecture": self.model.architecture,
             "llama_cpp_python": llama.SUPPORTED_VERSION if COMMIT in self.build else f"llama.cpp {self.build}",
             "instruction_set": self.server.instruction_set() or "unknown",
             "devices": ["CPU"] if not self.gpu_layers else ["unknown"],
             "n_gpu_layers": self.gpu_layers,
-            "split": f"pieces of n_ubatch from the first token: {settings.n_ubatch}",
-            "n_ubatch": settings.n_ubatch,
-            "n_threads": settings.n_threads,
-            "flash_attn": settings.flash_attn,
-            "type_k": settings.type_k,
-            "type_v": settings.type_v,
-            "swa_full": settings.swa_full,
             "kv_unified": options.kv_unified,
-            "n_seq_max": settings.n_seq_max,
-            "window": self.model.window,
             "window_ring_cells": 0 if settings.swa_full else self.ring,
-            "offload_kqv": settings.offload_kqv,
-            "op_offload": settings.op_offload,
-            "rope": dict(self.model.rope),
-            "adapters": [],
             "environment": self.server.environment,
+            **fingerprint.of_settings(settings, self.model),
             "server": {
                 "build": self.build,
                 "slots": self.slots.n_slots,
@@ -280,9 +266,7 @@ class ServerEngine(Engine):
                 "ctx_checkpoints": options.ctx_checkpoints,
             },
             "evidence": {
-                "cpu": fingerprint.cpu_name(),
-                "system": f"{platform.system()} {platform.machine()}",
-                "driver": fingerprint.driver_version() if self.gpu_layers else None,
+                **fingerprint.evidence(on_gpu=bool(self.gpu_layers)),
                 "libraries": {"llama-server": filehash.file_sha256(binary)} if binary else {},
             },
         }

@@ -318,7 +318,7 @@ def check(
     else:
         for trouble in troubles:
             console.out(f"{trouble.what}: {trouble.kind}: {trouble.detail}")
-        console.note(f"{n_entries} entries, {len(troubles)} found wrong")
+        console.note(f"{console.count(n_entries, 'entry')}, {len(troubles)} found wrong")
     if troubles:
         raise typer.Exit(EXIT_NO)
 

@@ -110,8 +110,8 @@ def _print(found: Examination, differences: list[Difference]) -> None:
             console.out(f"missing, {len(missing)} only in the reference: {', '.join(missing)}")
     errors = len(found.errors)
     console.note(
-        f"{found.name}: {found.form}, {len(found.candidates)} rows, {errors} error(s), "
-        f"{len(found.faults) - errors} warning(s), {len(differences)} difference(s)"
+        f"{found.name}: {found.form}, {console.count(len(found.candidates), 'row')}, {console.count(errors, 'error')}, "
+        f"{console.count(len(found.faults) - errors, 'warning')}, {console.count(len(differences), 'difference')}"
     )
 
 
@@ -151,7 +151,7 @@ def import_(
     if as_json:
         fields = {"file": suite.name, "form": suite.form, "sha256": suite.sha256, "out": str(out)}
         console.emit_json("galahad.data.import/1", {**fields, "rows": len(suite.problems)})
-    console.note(f"{out}: {len(suite.problems)} problems from {suite.name} ({suite.form})")
+    console.note(f"{out}: {console.count(len(suite.problems), 'problem')} from {suite.name} ({suite.form})")
 
 
 def _warn(suite: Suite) -> None:
@@ -194,7 +194,11 @@ def show(
     headers = ["id", "sha256", *(["answer"] if gold else []), "problem"]
     rows = [[p.id, p.sha256[:12], *([p.answer] if gold else []), _beginning(p.problem)] for p in shown]
     console.out(console.table(headers, rows))
-    console.note(f"{suite.name}: {suite.form}, {len(suite.problems)} problems, {len(suite.warnings)} warning(s)")
+    n_problems, n_warnings = (
+        console.count(len(suite.problems), "problem"),
+        console.count(len(suite.warnings), "warning"),
+    )
+    console.note(f"{suite.name}: {suite.form}, {n_problems}, {n_warnings}")
 
 
 def _beginning(text: str, width: int = 72) -> str:

@@ -57,7 +57,7 @@ def recall(
         Path | None, typer.Option("--card", help="With --no-bank: a method card to follow.", show_default=False)
     ] = None,
     tokens: Annotated[int, typer.Option("--tokens", help="Output tokens of one free answer, at most.", min=1)] = 512,
-    temperature: Annotated[float, typer.Option("--temp", help="Of --best-of.", min=0.0)] = 0.7,
+    temperature: Annotated[float, typer.Option("--temperature", help="Of --best-of.", min=0.0)] = 0.7,
     seed: Annotated[int, typer.Option("--seed", help="Of --best-of.", min=0)] = 0,
     threshold: Threshold = None,
     out: _OutFile = None,

@@ -63,7 +63,7 @@ def solve(
     threads: Annotated[int, typer.Option(min=1, help="Threads of the embedded engine.")] = 2,
     ctx: Annotated[int, typer.Option(min=512, help="Context of the embedded engine, in tokens.")] = 8192,
     gpu_layers: GpuLayers = 0,
-    wall_seconds: Annotated[float, typer.Option(help="Time limit of a program.")] = 10.0,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="S", help="Seconds that a program may run.")] = 10.0,
     allow_weak: Annotated[
         bool, typer.Option("--allow-weak", help="Run programs even where this host cannot isolate them.")
     ] = False,
@@ -92,7 +92,7 @@ def solve(
         attempts=attempts,
         temperature=temperature if temperature is not None else (0.0 if attempts == 1 else 0.7),
         seed=seed,
-        wall_seconds=wall_seconds,
+        wall_seconds=timeout,
         allow_weak=allow_weak,
     )
     suite = problems.load(file)
@@ -107,7 +107,7 @@ def solve(
             if log.recovered_bytes:
                 console.warn(f"{out}: the last record was torn; {log.recovered_bytes} bytes of it are cut off")
             if log.done:
-                console.note(f"{len(log.done)} attempts are there already")
+                console.note(f"{console.count(len(log.done), 'attempt')} already there")
             with run.stop_on_interrupt() as stop:
                 complete = _follow(log, wanted, engine, settings, stop)
     finally:
@@ -214,7 +214,7 @@ def status(folder: _Run, as_json: Json = False) -> None:
 def _status_lines(summary: Summary, running: bool) -> list[str]:
     state = "complete" if summary.complete else "running" if running else "stopped"
     lines = [
-        f"{state}: {summary.done} of {summary.total} attempts, {len(summary.run.sessions)} session(s)",
+        f"{state}: {summary.done} of {summary.total} attempts, {console.count(len(summary.run.sessions), 'session')}",
         f"right {summary.accuracy}",
         f"{summary.tokens_out} tokens out, {summary.tokens_in} in, {summary.seconds:.0f} s"
         + (f", {summary.tokens_per_second:.1f} tokens/s" if summary.tokens_per_second else ""),

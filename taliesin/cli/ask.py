@@ -100,7 +100,7 @@ def route(
     else:
         if found.block is not None:
             console.out(found.block.name)
-        console.note(f"{found.reason}; {found.n_blocks} blocks, {found.seconds * 1e3:.1f} ms")
+        console.note(f"{found.reason}; {console.count(found.n_blocks, 'block')}, {found.seconds * 1e3:.1f} ms")
         if explain:
             console.out(_explanation(found))
     if found.block is None:

@@ -237,9 +237,8 @@ def needle(
 
     Exit codes: 0 every number right, 2 sizes that do not fit the model, 3 one is wrong, 13 no space, 31 no such model.
     """
-    from taliesin import models
+    from taliesin import machine, models
     from taliesin import needle as hunt
-    from taliesin.bench import machine
     from taliesin.engine import Engine
     from taliesin.library import Library
     from taliesin.tiers import Tiers
@@ -254,11 +253,11 @@ def needle(
         with console.progress("prefill", blocks, "blocks") as advance:
             saved, reused = search.save(lambda _reused, _n: advance(1))
         save_seconds = time.perf_counter() - started
-        console.note(f"{saved} blocks saved, {reused} were there, {save_seconds:.1f} s")
+        console.note(f"{console.count(saved, 'block')} saved, {reused} were there, {save_seconds:.1f} s")
         with Tiers(engine, store, resident_bytes, memory_bytes) as tiers:
             reads = list(search.read(tiers))
         report = search.report(reads, saved, reused, save_seconds)
-    fields = {**report.as_dict(), "machine": machine(), "model": engine.model.path.name, "seed": seed}
+    fields = {**report.as_dict(), "machine": machine.describe(), "model": engine.model.path.name, "seed": seed}
     if as_json:
         console.emit_json("taliesin.needle/1", fields)
     else:
@@ -308,7 +307,7 @@ def _needle_rows(report: NeedleReport) -> list[tuple[str, ...]]:
 def _needle_summary(report: NeedleReport) -> list[str]:
     times = report.n_tokens / report.n_ctx_train
     lines = [
-        f"{report.n_correct}/{len(report.reads)} right; {report.n_tokens} tokens in {report.n_blocks} blocks "
+        f"{report.n_correct}/{len(report.reads)} right; {report.n_tokens} tokens in {console.count(report.n_blocks, 'block')} "
         f"({console.human_bytes(report.library_bytes)} on disk), {times:.1f} times the model's context of {report.n_ctx_train}",
         f"peak memory {console.human_bytes(report.peak_bytes)}"
         + (f", GPU {console.human_bytes(report.gpu_bytes)} in use" if report.gpu_bytes is not None else ""),

@@ -131,11 +131,11 @@ def graft_block(
     name: BlockName,
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="The question; - reads stdin.", show_default=False)],
     n_predict: Annotated[int, typer.Option("-n", "--n-predict", help="Most tokens to generate.", min=0)] = 128,
-    temperature: Annotated[float, typer.Option("--temp", help="0 is greedy.", min=0.0)] = 0.0,
+    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.", min=0.0)] = 0.0,
     top_k: Annotated[int, typer.Option("--top-k", min=0)] = 40,
     top_p: Annotated[float, typer.Option("--top-p", min=0.0, max=1.0)] = 0.95,
     min_p: Annotated[float, typer.Option("--min-p", min=0.0, max=1.0)] = 0.05,
-    seed: Annotated[int, typer.Option("--seed", help="Of the sampler, with --temp.", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Of the sampler, with --temperature.", min=0)] = 0,
     certify: Annotated[bool, typer.Option("--certify", help="Re-run the block's certificate first.")] = False,
     policy: Annotated[
         Policy, typer.Option("--verify", help="Hash the payload: once for each file as it is, always, never.")

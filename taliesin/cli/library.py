@@ -87,7 +87,9 @@ def list_blocks(
         elif lines:
             console.out(_table(lines))
             unique = {line.id: line.file_bytes for line in lines}
-            console.note(f"{len(unique)} blocks, {console.human_bytes(sum(unique.values()))} in {store.path}")
+            console.note(
+                f"{console.count(len(unique), 'block')}, {console.human_bytes(sum(unique.values()))} in {store.path}"
+            )
         else:
             console.note(f"no blocks in {store.path}; `taliesin save` makes one")
 
@@ -228,8 +230,8 @@ def check(
             what = "headers" if quick else "files"
             rest = "" if report.complete else "; stopped before the end"
             console.note(
-                f"{report.n_blocks} blocks, {report.n_refs} names: {report.n_sound} {what} are sound, "
-                f"{len(damage)} findings of damage{rest}"
+                f"{console.count(report.n_blocks, 'block')}, {console.count(report.n_refs, 'name')}: {report.n_sound} sound "
+                f"({what} read), {console.count(len(damage), 'finding')} of damage{rest}"
             )
     if not report.sound:
         raise typer.Exit(EXIT_NO)
@@ -285,7 +287,9 @@ def gc(
         report = store.gc(budget_bytes, dry_run=True)
         if not dry_run:
             # Also with nothing to remove: leftovers of killed writers go.
-            question = f"Remove {len(report.removed)} blocks ({console.human_bytes(report.freed_bytes)})?"
+            question = (
+                f"Remove {console.count(len(report.removed), 'block')} ({console.human_bytes(report.freed_bytes)})?"
+            )
             if report.removed and not confirm(question, yes):
                 raise typer.Exit(EXIT_NO)
             report = store.gc(budget_bytes)
@@ -304,7 +308,7 @@ def gc(
 
 @commands.command()
 def export(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.", show_default=False)],
     names: Annotated[
         list[str] | None, typer.Argument(help="Names, or the first digits of ids.", show_default=False)
     ] = None,
@@ -314,7 +318,7 @@ def export(
 ) -> None:
     """Write blocks into one file, to carry to another machine.
 
-    taliesin export handbook --output handbook.tar
+    taliesin export handbook --out handbook.tar
 
     Every block is hashed on the way. The file is a tar with a manifest first (docs/format.md).
 
@@ -324,12 +328,12 @@ def export(
         raise UsageError("names or --all, one of the two")
     with _open(library) as store:
         chosen = names or [line.name for line in store.list() if line.name is not None]
-        durable.require_output(output)
-        n_bytes = store.export(chosen, output)
+        durable.require_output(out)
+        n_bytes = store.export(chosen, out)
     if as_json:
-        console.emit_json("taliesin.export/1", {"path": str(output), "bytes": n_bytes, "names": chosen})
+        console.emit_json("taliesin.export/1", {"path": str(out), "bytes": n_bytes, "names": chosen})
     else:
-        console.note(f"{len(chosen)} blocks, {console.human_bytes(n_bytes)} in {output}")
+        console.note(f"{console.count(len(chosen), 'block')}, {console.human_bytes(n_bytes)} in {out}")
 
 
 @commands.command("import")
@@ -358,10 +362,14 @@ def import_blocks(
     Exit codes: 0 done, and no block is known not to be exact here, 2 a name is taken by another block, 3 a block is not
     exact here, or answered no, 10 no such file, 12 damaged, 13 no space, 20 not a bundle, 21 of a newer version.
     """
+    from taliesin.bundle import reading
+
     if rebuild and not certify:
         raise UsageError("--rebuild and --no-certify contradict each other")
     if replace and not confirm("Blocks here that have the same names are removed. Go on?", yes):
         raise typer.Exit(EXIT_NO)
+    with reading(bundle):  # what is no bundle leaves no empty library behind
+        pass
     with _open(library, create=True) as store:
         report = store.import_(bundle, replace)
         names = [str(line.name) for line in report.added]

@@ -278,9 +278,9 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 def test_export_and_import_carry_blocks(run: Run, store: Library, tmp_path: Path) -> None:
     bundle = tmp_path / "out.tar"
-    assert run("export", "big", "small", "--output", str(bundle)).code == 0
-    assert run("export", "big", "--output", str(bundle)).code == 2
-    nowhere = run("export", "big", "--output", str(tmp_path / "no" / "out.tar"))
+    assert run("export", "big", "small", "--out", str(bundle)).code == 0
+    assert run("export", "big", "--out", str(bundle)).code == 2
+    nowhere = run("export", "big", "--out", str(tmp_path / "no" / "out.tar"))
     assert (nowhere.code, "the folder is missing" in nowhere.err) == (2, True)
     other = str(tmp_path / "other")
     result = run("import", str(bundle), "--library", other)

@@ -490,7 +490,7 @@ def test_import_says_exact_only_after_the_certificate_held(
     save(library, model, ("short",))
     from_old_engine(library, model, "ring")
     bundle, other = str(tmp_path / "blocks.tar"), str(tmp_path / "other")
-    assert run("export", "--all", "--library", str(library.path), "--output", bundle)[0] == 0
+    assert run("export", "--all", "--library", str(library.path), "--out", bundle)[0] == 0
     code, out, err = run("import", bundle, "--library", other, "--model", str(model))
     assert (code, out) == (3, "")
     assert "short: exact here: same recipe, certificate re-checked" in err
@@ -502,7 +502,7 @@ def test_import_computes_foreign_blocks_again_on_request(
 ) -> None:
     from_old_engine(library, model, "ring")
     bundle, other = str(tmp_path / "blocks.tar"), str(tmp_path / "other")
-    run("export", "--all", "--library", str(library.path), "--output", bundle)
+    run("export", "--all", "--library", str(library.path), "--out", bundle)
     code, out, err = run("import", bundle, "--library", other, "--model", str(model), "--rebuild", "--json")
     assert (code, err) == (0, "")
     fields = json.loads(out)
@@ -520,7 +520,7 @@ def test_import_does_not_trust_a_recipe_whose_certificate_fails(
         patch.setattr(certificate, "take", lambda *a: replace(take(*a), sha256=("0" * 64,)))
         save(library, model, ("short",))
     bundle, other = str(tmp_path / "blocks.tar"), str(tmp_path / "other")
-    run("export", "--all", "--library", str(library.path), "--output", bundle)
+    run("export", "--all", "--library", str(library.path), "--out", bundle)
     code, _, err = run("import", bundle, "--library", other, "--model", str(model))
     assert code == 3
     assert "not exact here: same recipe, but the certificate does not hold" in err
