@@ -75,7 +75,7 @@ def main() -> None:
         runs.append(rebuild(library, *also))
     for run in runs:
         run["options"] = [option for option in run["options"] if option not in map(str, also)]
-    document = {"schema": SCHEMA, "machine": machine.describe(), "model": options.model, "runs": runs}
+    document = {"schema": SCHEMA, "machine": machine.describe(), "model": model.stem, "runs": runs}
     text = json.dumps(document, indent=1) + "\n"
     if options.out:
         options.out.write_text(text, encoding="utf-8")

@@ -36,7 +36,7 @@ def test_a_clean_file_passes(
     assert galahad(monkeypatch, "data", "check", put(tmp_path / "x.jsonl", ROWS)) == 0
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "2 rows, 0 error(s)" in captured.err
+    assert "2 rows, 0 errors" in captured.err
 
 
 def test_faults_exit_with_3_and_name_row_and_fault(

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from galahad import runlog
 from galahad.cli import app
 from galahad.errors import RunLogError
+from taliesin import console
 from taliesin.errors import UsageError
 
 PROGRAM = "```python\nprint(7)\n```"
@@ -212,7 +213,7 @@ def test_after_kill_9_resume_repeats_nothing_that_finished(problem_file: Path, s
     before = len(server.asked)
     code, _, err = invoke(*options(problem_file, server, "--route", "thought", "--resume"))
     assert code == 0
-    assert f"{len(done)} attempts are there already" in err
+    assert f"{console.count(len(done), 'attempt')} already there" in err
     assert len(server.asked) - before == (4 - len(done)) * 2
     run = runlog.read(folder)
     assert [a["problem"] for a in run.attempts] == ["p0", "p1", "p2", "p3"]

@@ -186,7 +186,7 @@ def test_check_answers_no_with_exit_3_and_repairs_on_request(run: Run, store: Li
     result = run("check")
     assert result.code == 3
     assert result.out.startswith("damaged-block  blocks/")
-    assert "1 findings of damage" in result.err
+    assert "1 finding of damage" in result.err
     assert run("list", "--names").out == "big\nsmall\n"
     fields = run("check", "--repair", "--json")
     assert fields.code == 3
