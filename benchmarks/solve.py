@@ -25,12 +25,9 @@ from taliesin import console
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 MODEL = "qwen2.5-coder-1.5b"
-# For 2 cores, on which this model decodes 14 tokens a second: about half a minute a problem. 30 s for a program instead of 10,
-# because the machine may be busy.
-OPTIONS = (
-    *("--budget", "448", "--program-tokens", "320", "--thought-tokens", "320", "--check-tokens", "96"),
-    *("--timeout", "30"),
-)
+# For 2 cores, on which this model decodes 14 tokens a second: about half a minute a problem.
+BUDGET = 448
+TIMEOUT = 30  # seconds for a program instead of 10, because the machine may be busy
 
 
 def main() -> int:
@@ -38,12 +35,24 @@ def main() -> int:
     parser.add_argument("problems", type=Path)
     parser.add_argument("name")
     parser.add_argument("--model", default=MODEL)
+    parser.add_argument(
+        "--budget", type=int, default=BUDGET, help="output tokens of an attempt; a pass may take 5/7 of them"
+    )
     parser.add_argument("--minutes", type=float)
     arguments = parser.parse_args()
     work = ROOT / "build" / "solve" / arguments.name
     resume = ["--resume"] if (work / runlog.LOG).exists() else []
     command = [sys.executable, "-m", "galahad", "solve", str(arguments.problems), "--out", str(work)]
-    process = subprocess.Popen([*command, "--model", arguments.model, *OPTIONS, *resume])
+    one_pass, check = arguments.budget * 5 // 7, arguments.budget * 3 // 14
+    limits = {
+        "budget": arguments.budget,
+        "thought-tokens": one_pass,
+        "program-tokens": one_pass,
+        "check-tokens": check,
+        "timeout": TIMEOUT,
+    }
+    options = [part for name, value in limits.items() for part in (f"--{name}", str(value))]
+    process = subprocess.Popen([*command, "--model", arguments.model, *options, *resume])
     if arguments.minutes is not None:
         timer = threading.Timer(60 * arguments.minutes, process.send_signal, [signal.SIGINT])
         timer.daemon = True

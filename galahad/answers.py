@@ -300,6 +300,13 @@ def extract(text: str, *, in_reasoning: bool = False) -> Extraction:
     return Extraction(reading.value, reading.expression, reading.reason, span)
 
 
+def last_box(text: str) -> str | None:
+    """What the last balanced `\\boxed{...}` or `\\fbox{...}` holds, as it stands; None where there is none."""
+    closing = _matching_braces(text, 0)
+    boxes = [box.end() for box in _BOX.finditer(text) if box.end() in closing]
+    return text[boxes[-1] + 1 : closing[boxes[-1]]] if boxes else None
+
+
 def after_reasoning(text: str, in_reasoning: bool) -> tuple[int, bool]:
     """Where the answer part begins (after the last closing tag), and whether the reasoning before it was closed."""
     start, is_open = 0, in_reasoning

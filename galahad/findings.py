@@ -214,8 +214,9 @@ def _livebench(document: Document) -> Iterator[Finding]:
                     "with the library": _interval(score),
                     "without": _interval(without),
                     "McNemar p": f"{score['paired']['p']:.3g}",
-                    "mean share": f"{score['mean_share']:.2f}, without {without['mean_share']:.2f}",
-                    f"cut off at {document['settings']['tokens']} tokens": f"{score['cut']}, without {without['cut']}",
+                    "LiveBench's score": f"{score['mean_score']:.1%}, without {without['mean_score']:.1%}",
+                    "tokens, at most": document["settings"]["tokens"],
+                    "cut off": f"{score['cut']}, without {without['cut']}",
                 },
             )
 
@@ -457,7 +458,7 @@ READERS: dict[str, Callable[[Document], Iterator[Finding]]] = {
     "galahad.benchmark.sandbox_overhead/1": _sandbox,
     "galahad.cost/1": _cost,
     "galahad.isomorph/1": _isomorph,
-    "galahad.livebench/1": _livebench,
+    "galahad.livebench/2": _livebench,
     "galahad.recall/1": _arm,
     "galahad.report/1": _run,
     "galahad.solve/1": _run,

@@ -1,4 +1,4 @@
-"""LiveBench files: old questions as a library, newer ones as the test, graded by what each task's prompt asks for.
+"""LiveBench files: old questions as a library, newer ones as the test, graded by each task's own rule (`livebench_rules`).
 
 The split is by release date, with three rules. No id and no text is on both sides. A *template* (an exam, a generator's subtask) is
 never split by row: newer questions of a template that the library holds are left out and counted, because they are the old ones in
@@ -16,12 +16,12 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from galahad.errors import SuiteError
+from galahad.livebench_rules import RULES, Question
 from galahad.problems import text_sha256
 from galahad.runlog import sha256_of
 from galahad.stats import PairedOutcomes, Proportion
@@ -31,21 +31,9 @@ if TYPE_CHECKING:
     from galahad.reader import Reader
     from taliesin.library import Library
 
-SCHEMA = "galahad.livebench/1"
+SCHEMA = "galahad.livebench/2"
 _DATE = re.compile(r"20\d\d-[01]\d-[0-3]\d")
 _FIELDS = ("question_id", "task", "ground_truth", "turns", "livebench_release_date")
-
-
-@dataclass(frozen=True)
-class Question:
-    """One row of a question file. `template` is what must not be split; a row of no template is its own."""
-
-    id: str
-    task: str
-    template: str
-    released: str
-    text: str
-    gold: str
 
 
 class Split(NamedTuple):
@@ -57,10 +45,14 @@ class Split(NamedTuple):
 
 
 class Said(NamedTuple):
-    """One arm's answer. `share` is the part of a list of answers that is right, 0..1; `cut` whether the token limit ended it."""
+    """One arm's answer.
+
+    right: in the form that the prompt asks for, and all of it. score: what LiveBench's scorer gives, 0..1; it accepts more forms,
+    and parts of a list. cut: the token limit ended it.
+    """
 
     right: bool
-    share: float
+    score: float
     cut: bool
     n_out: int
     seconds: float
@@ -120,8 +112,8 @@ def _question(line: str, where: str) -> Question:
         raise SuiteError("a question has one turn", where=where)
     if not isinstance(released, str) or not _DATE.match(released):
         raise SuiteError("a release date is YYYY-MM-DD", got=released, where=where)
-    if row["task"] not in GRADERS:
-        raise SuiteError("no grader for this task", expected=", ".join(GRADERS), got=row["task"], where=where)
+    if row["task"] not in RULES:
+        raise SuiteError("no grader for this task", expected=", ".join(RULES), got=row["task"], where=where)
     subtask = row.get("subtask")
     template = (
         f"{row['task']}/{subtask.removeprefix('updated_')}" if isinstance(subtask, str) else str(row["question_id"])
@@ -151,77 +143,13 @@ def split(questions: Iterable[Question], library_before: str) -> Split:
     return Split(library, test, left_out)
 
 
-# -- grading: what each prompt asks for, and nothing more lenient ------------------------------------------------------
-
-_END_CHARACTERS = (
-    60  # how far from the end "the last part of the response" may stand, for a closing bracket or a short sentence
-)
-
-
-def _words(text: str) -> list[str]:
-    return [re.sub(r"\s+", " ", part).strip().lower() for part in text.split(",")]
-
-
-def _shared(said: str | None, gold: str) -> float:
-    """The part of the gold's list that the answer's list has in the same places; a longer list has more to be right in."""
-    if said is None:
-        return 0.0
-    ours, theirs = _words(said), _words(gold)
-    return sum(a == b for a, b in zip(ours, theirs, strict=False)) / max(len(ours), len(theirs))
-
-
-def grade_math_comp(response: str, gold: str, cut: bool = False) -> float:
-    """Contest answers: three digits as the last part of the response (AIME), or the letter five times in a row (AMC, SMC).
-
-    A response that was cut off has no last part. Three digits are none inside a longer number, a decimal or a grouped one.
-    """
-    if gold.isdigit():
-        numbers = list(re.finditer(r"(?<![0-9])(?<![0-9][.,])([0-9]{3})(?![0-9])(?![.,][0-9])", response.rstrip()))
-        at_end = bool(numbers) and numbers[-1].start() >= len(response.rstrip()) - _END_CHARACTERS
-        return float(at_end and not cut and numbers[-1][1] == gold)
-    letters = [match[1] for match in re.finditer(r"(?<![A-Za-z])([A-Z])\1{4}(?![A-Za-z])", response)]
-    return float(bool(letters) and letters[-1] == gold)
-
-
-def grade_zebra_puzzle(response: str, gold: str, cut: bool = False) -> float:
-    """A list in the last <solution>...</solution>; the older questions ask for one word, in the last ***...***."""
-    pattern = r"<solution>((?:(?!<solution>).)*?)</solution>" if "," in gold else r"\*\*\*([^*]+)\*\*\*"
-    found = re.findall(pattern, response, re.DOTALL)
-    return _shared(found[-1] if found else None, gold)
-
-
-def grade_web_of_lies(response: str, gold: str, cut: bool = False) -> float:
-    """The last list of yes and no in **bold**. All of it counts or nothing, as one answer."""
-    lists = [_words(bold.strip().rstrip(".")) for bold in re.findall(r"\*\*([^*]+)\*\*", response)]
-    said = [words for words in lists if set(words) <= {"yes", "no"}]
-    return float(bool(said) and said[-1] == _words(gold))
-
-
-GRADERS: dict[str, Callable[[str, str, bool], float]] = {
-    "math_comp": grade_math_comp,
-    "zebra_puzzle": grade_zebra_puzzle,
-    "web_of_lies_v2": grade_web_of_lies,
-}
-
-
-def in_form(task: str, gold: str) -> str:
-    """The gold as the task's prompt asks for it, so that an example shows the form too; graded 1.0 by its own grader."""
-    match task:
-        case "math_comp":
-            return gold if gold.isdigit() else 5 * gold
-        case "zebra_puzzle":
-            return f"<solution>{gold}</solution>" if "," in gold else f"***{gold}***"
-        case _:
-            return f"**{gold}**"
-
-
 # -- running -----------------------------------------------------------------------------------------------------------
 
 
 def document(task: str, examples: Sequence[Question]) -> str:
     """The text of a block: worked examples of one task, question and answer."""
     parts = [f"Solved examples of the task {task}."]
-    parts += [f"Question:\n{question.text}\n\nAnswer: {in_form(task, question.gold)}" for question in examples]
+    parts += [f"Question:\n{question.text}\n\nAnswer: {RULES[task].form(question.gold)}" for question in examples]
     return "\n\n---\n\n".join(parts)
 
 
@@ -258,8 +186,9 @@ def _said(reader: Reader, library: Library, block: str, question: Question, max_
     started = time.monotonic()
     done = reader.ask(library, block, question.text, max_tokens=max_tokens)
     cut = done.finish == "length"
-    share = GRADERS[question.task](done.text, question.gold, cut)
-    return Said(share == 1.0, share, cut, done.n_out, round(time.monotonic() - started, 3))
+    rule = RULES[question.task]
+    right, score = rule.asked(done.text, question.gold, cut), rule.published(done.text, question)
+    return Said(right, score, cut, done.n_out, round(time.monotonic() - started, 3))
 
 
 def documents_sha256(examples: Sequence[Question]) -> dict[str, str]:
@@ -274,7 +203,7 @@ def questions_sha256(questions: Iterable[Question]) -> str:
 
 
 def scores(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Task -> right, n and share with the library, the same without it, and the paired test between the two."""
+    """Task -> right, n and mean score with the library, the same without it, and the paired test between the two."""
     found = {}
     for task in sorted({answer.task for answer in answers}):
         own = [answer for answer in answers if answer.task == task]
@@ -292,7 +221,7 @@ def _score(said: Sequence[Said]) -> dict[str, Any]:
     return {
         **Proportion.of(right, n)._asdict(),
         "right": right,
-        "mean_share": sum(one.share for one in said) / n,
+        "mean_score": sum(one.score for one in said) / n,
         "cut": sum(one.cut for one in said),
         "n_out": sum(one.n_out for one in said),
         "seconds": round(sum(one.seconds for one in said), 3),

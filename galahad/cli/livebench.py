@@ -17,7 +17,7 @@ from taliesin.cli.options import GpuLayers, Json, Model, Threads
 from taliesin.errors import EXIT_PARTIAL
 
 if TYPE_CHECKING:
-    from galahad.livebench import Question
+    from galahad.livebench_rules import Question
     from galahad.reader import Reader
 
 commands = typer.Typer()
@@ -61,9 +61,10 @@ def livebench(
     Example: galahad livebench zebra_puzzle.jsonl --library-before 2024-11-25 --sample 10 --out lb.json
 
     Transfer is the score on newer questions, replay that on the library's own, examples included; each with and without
-    the block, greedy, and graded by the format that the task's prompt asks for. No id, text or template is on both
-    sides. Tasks: math_comp, zebra_puzzle, web_of_lies_v2. --out is written after every question, and the same command
-    asks none again; it holds ids, grades, tokens and hashes, and no text of a question or an answer.
+    the block, greedy. "right" is graded by the form that the task's prompt asks for, "score" as LiveBench's own scorer
+    does, which accepts more. No id, text or template is on both sides. Tasks: math_comp, zebra_puzzle, web_of_lies_v2.
+    --out is written after every question, and the same command asks none again; it holds ids, grades, tokens and
+    hashes, and no text of a question or an answer.
 
     Exit codes: 0 done, 2 not a date, or --out of other settings, 4 --max-seconds came first, or no newer question was
     left to test; 13 not written, 31 no such model, 33 a question that does not fit, 40 not a question file.
@@ -155,11 +156,11 @@ def _asked(
 
 def _table(fields: dict[str, Any]) -> str:
     rows = [
-        (kind, task, _right(score), f"{score['mean_share']:.2f}", score["cut"], _right(score["without"]),
-         f"{score['without']['mean_share']:.2f}", score["without"]["cut"], f"{score['paired']['p']:.3g}")
+        (kind, task, _right(score), f"{score['mean_score']:.1%}", score["cut"], _right(score["without"]),
+         f"{score['without']['mean_score']:.1%}", score["without"]["cut"], f"{score['paired']['p']:.3g}")
         for kind in ("transfer", "replay") for task, score in fields[kind].items()
     ]  # fmt: skip
-    headers = ["kind", "task", "right (Wilson 95 %)", "share", "cut", "without", "share", "cut", "McNemar p"]
+    headers = ["kind", "task", "right (Wilson 95 %)", "score", "cut", "without", "score", "cut", "McNemar p"]
     return console.table(headers, rows)
 
 

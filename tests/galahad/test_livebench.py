@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from galahad import cli, livebench
+from galahad import cli, livebench, livebench_rules
 from galahad.errors import SuiteError
 from galahad.livebench import Answer, Said
 from taliesin import console
@@ -103,56 +105,117 @@ def test_file_that_is_none_is_one_error(tmp_path: Path) -> None:
     ],
 )
 def test_contest_answers_are_graded_as_their_prompt_says(response: str, gold: str, right: bool) -> None:
-    assert livebench.grade_math_comp(response, gold) == float(right)
+    assert livebench_rules.asked_math_comp(response, gold) == right
 
 
 def test_response_that_was_cut_off_has_no_last_part_but_what_it_marked_counts() -> None:
-    assert livebench.grade_math_comp("the answer is 025", "025", True) == 0.0
-    assert livebench.grade_math_comp("so AAAAA because", "A", True) == 1.0
-    assert livebench.grade_zebra_puzzle("<solution>1, red</solution> because", "1, red", True) == 1.0
-    assert livebench.grade_zebra_puzzle("<solution>1, red", "1, red", True) == 0.0
+    assert not livebench_rules.asked_math_comp("the answer is 025", "025", True)
+    assert livebench_rules.asked_math_comp("so AAAAA because", "A", True)
+    assert livebench_rules.asked_zebra_puzzle("<solution>1, red</solution> because", "1, red", True)
+    assert not livebench_rules.asked_zebra_puzzle("<solution>1, red", "1, red", True)
 
 
 @pytest.mark.parametrize(
-    ("response", "gold", "share"),
+    ("response", "gold", "right"),
     [
-        ("<solution>1, Red, police-officer</solution>", "1, red, police-officer", 1.0),
-        ("<solution>1, blue</solution>", "1, red", 0.5),
-        ("<solution>2</solution> <solution>1, red</solution>", "1, red", 1.0),
-        ("<solution>\n1,  red,\nthe  hat\n</solution>", "1, red, the hat", 1.0),
-        ("<solution> <solution>1, red</solution>", "1, red", 1.0),
-        ("<solution>1, red, blue, green</solution>", "1, red", 0.5),
-        ("<solution>red, 1</solution>", "1, red", 0.0),
-        ("<solution></solution>", "1, red", 0.0),
-        ("***1, red***", "1, red", 0.0),
-        ("<solution>rabbit</solution>", "rabbit", 0.0),
-        ("***cat*** no, ***rabbit***", "rabbit", 1.0),
-        ("the answer is ***Rabbit***", "rabbit", 1.0),
-        ("rabbit", "rabbit", 0.0),
+        ("<solution>1, Red, police-officer</solution>", "1, red, police-officer", True),
+        ("<solution>1, blue</solution>", "1, red", False),
+        ("<solution>2</solution> <solution>1, red</solution>", "1, red", True),
+        ("<solution>\n1,  red,\nthe  hat\n</solution>", "1, red, the hat", True),
+        ("<solution> <solution>1, red</solution>", "1, red", True),
+        ("<solution>1, red, blue, green</solution>", "1, red", False),
+        ("<solution>red, 1</solution>", "1, red", False),
+        ("<solution></solution>", "1, red", False),
+        ("***1, red***", "1, red", False),
+        ("<solution>rabbit</solution>", "rabbit", False),
+        ("***cat*** no, ***rabbit***", "rabbit", True),
+        ("the answer is ***Rabbit***", "rabbit", True),
+        ("rabbit", "rabbit", False),
     ],
 )
-def test_zebra_puzzles_are_graded_place_by_place(response: str, gold: str, share: float) -> None:
-    assert livebench.grade_zebra_puzzle(response, gold) == share
+def test_zebra_puzzles_are_right_in_the_form_that_the_prompt_asks_for(response: str, gold: str, right: bool) -> None:
+    assert livebench_rules.asked_zebra_puzzle(response, gold) == right
 
 
 @pytest.mark.parametrize(
     ("response", "right"),
     [
-        ("**yes, no, yes**", 1.0),
-        ("**yes, no**", 0.0),
-        ("**Yes, No, Yes.**", 1.0),
-        ("yes, no, yes", 0.0),
-        ("**Step 1**: she lies. **yes, no, yes** because **Emily** lies", 1.0),
-        ("**yes, no, yes**, no: **no, no, yes**", 0.0),
-        ("***yes, no, yes***", 1.0),
-        ("**yes**, **no**, **yes**", 0.0),
-        ("**yes, no, maybe**", 0.0),
-        ("**yes, no, yes", 0.0),
-        ("****", 0.0),
+        ("**yes, no, yes**", True),
+        ("**yes, no**", False),
+        ("**Yes, No, Yes.**", True),
+        ("yes, no, yes", False),
+        ("**Step 1**: she lies. **yes, no, yes** because **Emily** lies", True),
+        ("**yes, no, yes**, no: **no, no, yes**", False),
+        ("***yes, no, yes***", True),
+        ("**yes**, **no**, **yes**", False),
+        ("**yes, no, maybe**", False),
+        ("**yes, no, yes", False),
+        ("****", False),
     ],
 )
-def test_web_of_lies_counts_as_a_whole(response: str, right: float) -> None:
-    assert livebench.grade_web_of_lies(response, "yes, no, yes") == right
+def test_web_of_lies_counts_as_a_whole(response: str, right: bool) -> None:
+    assert livebench_rules.asked_web_of_lies(response, "yes, no, yes") == right
+
+
+OPTIONS = "Which? $\\textbf{(A)}~\\sqrt{5}-1\\qquad\\textbf{(B)}~12 \\qquad \\textbf{(C) } 13$"
+OLD, NEW = "2024-06-24", "2024-11-25"
+
+
+@pytest.mark.parametrize(
+    ("task", "released", "gold", "response", "score"),
+    [
+        ("math_comp", OLD, "025", "so it is 025" + "." * 47, 1.0),
+        ("math_comp", OLD, "025", "so it is 025" + "." * 48, 0.0),
+        ("math_comp", OLD, "025", "that is 1025", 1.0),  # the published rule looks for the digits only
+        ("math_comp", OLD, "B", "BBBB, or so", 1.0),
+        ("math_comp", OLD, "B", "BBB", 0.0),
+        ("math_comp", OLD, "B", "<solution>bb</solution>", 1.0),
+        ("math_comp", OLD, "B", "thus \\boxed{\\text{B}}", 1.0),
+        ("math_comp", OLD, "B", "thus \\boxed{A} \\boxed{B} holds", 1.0),
+        ("math_comp", OLD, "B", "the answer is 12", 1.0),
+        ("math_comp", OLD, "B", "12 " + "x" * 23, 0.0),
+        ("math_comp", OLD, "A", "\\sqrt{5}-1", 1.0),
+        ("math_comp", OLD, "E", "no such option", 0.0),
+        ("zebra_puzzle", OLD, "rabbit", "***cat*** ***Rabbit***", 1.0),
+        ("zebra_puzzle", OLD, "rabbit", "it is the rabbit.", 1.0),
+        ("zebra_puzzle", OLD, "rabbit", "***cat***, or a rabbit", 0.0),
+        ("zebra_puzzle", OLD, "three", "***3***", 1.0),
+        ("zebra_puzzle", OLD, "spy movies", "***spy***", 1.0),
+        ("zebra_puzzle", OLD, "rabbit", "", 0.0),
+        ("zebra_puzzle", NEW, "1, red, police-officer, tea", "<solution>1, Red, Police Officer, tea</solution>", 1.0),
+        ("zebra_puzzle", NEW, "1, red, hat, tea", "<solution>1, red, hat, milk</solution>", 0.375),
+        ("zebra_puzzle", NEW, "1, red", "<solution>2</solution> <solution>1, red</solution>", 1.0),
+        ("zebra_puzzle", NEW, "1, red", "<solution>position 1, dark red</solution>", 1.0),
+        ("zebra_puzzle", NEW, "1, red", "thus \\boxed{\\text{1, red}}", 1.0),
+        ("zebra_puzzle", NEW, "1, red", "so:\n1, red", 1.0),
+        ("zebra_puzzle", NEW, "1, red", "so:\n1 and red", 0.0),
+        ("zebra_puzzle", NEW, "1, red", "</solution>1, red</solution>", 1.0),
+        ("web_of_lies_v2", OLD, "yes, no, yes", "**yes**, **no**, **yes**", 1.0),
+        ("web_of_lies_v2", OLD, "yes, no, yes", "**no** **Yes, no. yes**", 1.0),
+        ("web_of_lies_v2", OLD, "yes, no, yes", "<solution>yes, no, yes</solution> **no, no, no**", 1.0),
+        ("web_of_lies_v2", OLD, "yes, no, yes", "\\boxed{yes, no, yes}", 1.0),
+        ("web_of_lies_v2", OLD, "yes, no, yes", "\\textbf{yes, no, yes}", 1.0),
+        ("web_of_lies_v2", OLD, "yes, no, yes", "No, no, yes; then Yes, no, yes.", 1.0),
+        ("web_of_lies_v2", OLD, "yes, no, yes", "yes, no, yes and no, no, no", 0.0),
+        ("web_of_lies_v2", OLD, "yes, no, yes", "**yes, no**", 0.0),
+        ("web_of_lies_v2", OLD, "yes, no, yes", "", 0.0),
+    ],
+)  # fmt: skip
+def test_score_is_what_the_published_scorer_gives(
+    task: str, released: str, gold: str, response: str, score: float
+) -> None:
+    question = livebench_rules.Question("a", task, "t", released, OPTIONS, gold)
+    assert livebench_rules.RULES[task].published(response, question) == pytest.approx(score)
+
+
+@given(
+    st.text("AB025,. *<>/solution\\boxed{}yesno\n"), st.sampled_from(["025", "A", "1, red", "rabbit", "yes, no, yes"])
+)
+def test_no_response_breaks_a_rule(response: str, gold: str) -> None:
+    for task, rule in livebench_rules.RULES.items():
+        if (task == "math_comp") == (gold in ("025", "A")):
+            assert 0 <= rule.published(response, livebench_rules.Question("a", task, "t", NEW, OPTIONS, gold)) <= 1
+            assert rule.asked(response, gold, False) in (True, False)
 
 
 @pytest.mark.parametrize(
@@ -161,20 +224,22 @@ def test_web_of_lies_counts_as_a_whole(response: str, right: float) -> None:
      ("web_of_lies_v2", "yes, no, yes")],
 )  # fmt: skip
 def test_example_shows_its_answer_in_the_form_that_is_graded(task: str, gold: str) -> None:
-    question = livebench.Question("a", task, "t", "2024-06-24", "the question", gold)
+    question = livebench_rules.Question("a", task, "t", NEW if "," in gold else OLD, OPTIONS, gold)
     answer = livebench.document(task, [question]).rpartition("Answer: ")[2]
-    assert livebench.GRADERS[task](answer, gold, False) == 1.0
+    rule = livebench_rules.RULES[task]
+    assert rule.asked(answer, gold, False)
+    assert rule.published(answer, question) == 1.0
 
 
-def said(right: bool, share: float = 0.0, cut: bool = False, n_out: int = 10) -> Said:
-    return Said(right, 1.0 if right else share, cut, n_out, 0.5)
+def said(right: bool, score: float = 0.0, cut: bool = False, n_out: int = 10) -> Said:
+    return Said(right, 1.0 if right else score, cut, n_out, 0.5)
 
 
 def test_scores_keep_the_arms_apart_and_state_wilson_intervals() -> None:
     answers = [Answer(str(i), "zebra_puzzle", said(i < 3, 0.5), said(False, cut=i == 0, n_out=20)) for i in range(4)]
     found = livebench.scores(answers)["zebra_puzzle"]
     assert (found["right"], found["n"], found["without"]["right"], found["without"]["cut"]) == (3, 4, 0, 1)
-    assert found["mean_share"] == pytest.approx(0.875)
+    assert found["mean_score"] == pytest.approx(0.875)
     assert (found["n_out"], found["without"]["n_out"], found["seconds"]) == (40, 80, 2.0)
     # Wilson for 3 of 4 and for 0 of 4, z = 1.96: centre and half-width by hand.
     assert (found["low"], found["high"]) == (pytest.approx(0.3006, abs=1e-4), pytest.approx(0.9544, abs=1e-4))
@@ -194,7 +259,7 @@ def test_sample_depends_on_its_seed_alone(tmp_path: Path) -> None:
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def questions(tmp_path: Path) -> tuple[list[livebench.Question], list[livebench.Question]]:
+def questions(tmp_path: Path) -> tuple[list[livebench_rules.Question], list[livebench_rules.Question]]:
     """Two examples of one task, and three newer questions with list golds."""
     rows = [row(f"old{i}") for i in range(2)]
     rows += [row(f"new{i}", released="2024-11-25", ground_truth="1, red") for i in range(3)]
@@ -214,10 +279,10 @@ def test_both_arms_graft_and_every_answer_is_graded_by_its_format(tmp_path: Path
         with library.open("zebra_puzzle-library") as block, library.open("zebra_puzzle-without") as other:
             assert all(example.text in block.header.text for example in examples)
             assert "Which colour" not in other.header.text
-    assert [(a.id, a.library.right, a.library.share, a.library.cut) for a in answers] == [
-        ("new0", True, 1.0, False), ("new1", False, 0.0, False), ("new2", True, 1.0, True),
+    assert [(a.id, a.library.right, a.library.score, a.library.cut) for a in answers] == [
+        ("new0", True, 1.0, False), ("new1", False, 1.0, False), ("new2", True, 1.0, True),
     ]  # fmt: skip
-    assert [(a.without.right, a.without.share) for a in answers] == [(False, 0.5), (False, 0.0), (False, 0.0)]
+    assert [(a.without.right, a.without.score) for a in answers] == [(False, 0.25), (False, 0.0), (False, 1.0)]
     assert [a.library.n_out for a in answers] == [27, 6, 52]
     asked = [(one["block"], one["question"]) for one in reader.asked]
     assert asked[:2] == [("zebra_puzzle-library", test[0].text), ("zebra_puzzle-without", test[0].text)]
@@ -292,7 +357,7 @@ def test_command_scores_transfer_and_replay_apart_and_asks_nothing_twice(
     assert "2/2 (34% to 100%)" in printed
     code, printed, _ = call(*command, "--sample", "3", "--json")
     found = json.loads(printed)
-    assert (code, len(reader.asked), found["schema"]) == (0, 2 * 6, "galahad.livebench/1")
+    assert (code, len(reader.asked), found["schema"]) == (0, 2 * 6, "galahad.livebench/2")
     for kind, prefix in (("transfer", "new"), ("replay", "old")):
         assert (found[kind]["zebra_puzzle"]["right"], found[kind]["zebra_puzzle"]["n"]) == (3, 3)
         assert found[kind]["zebra_puzzle"]["without"]["right"] == 0
