@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import operator
 import platform
 import subprocess
@@ -29,7 +30,7 @@ from galahad import runlog, solver
 from galahad.errors import PreregError
 from galahad.runlog import canonical
 from taliesin import clock, durable, models
-from taliesin.errors import ModelError, StoreFull, UsageError
+from taliesin.errors import ModelError, StoreFull, ToolkitError, UsageError
 
 LOCK_SCHEMA = "galahad.prereg.lock/1"
 RECORD_SCHEMA = "galahad.prereg.record/1"
@@ -198,8 +199,11 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise PreregError("it cannot be read", got=error.strerror, where=path) from error
 
 
 def _package_sha256(name: str) -> str:
@@ -298,7 +302,7 @@ def run(path: Path, note: Callable[[str], None] = lambda _line: None) -> Checked
     Raises:
         PreregError: an input or a version differs, an output is there already, or an input changed while it ran.
     """
-    locked, digest = _read(path, LOCK_SCHEMA)
+    locked, digest = _read_lock(path)
     root = path.absolute().parent
     record = record_path(path)
     if record.exists():
@@ -314,7 +318,7 @@ def run(path: Path, note: Callable[[str], None] = lambda _line: None) -> Checked
             note(f"exit code {codes[-1]}: what follows is not run")
             break
     _require_inputs(locked, root)
-    outputs = {p: hash_path(root / p) if (root / p).exists() else None for p in locked["plan"]["outputs"]}
+    outputs = {place: _hash_output(place, root, note) for place in locked["plan"]["outputs"]}
     verdicts = _measure(locked["plan"], root)
     fields = {
         "schema": RECORD_SCHEMA,
@@ -328,6 +332,15 @@ def run(path: Path, note: Callable[[str], None] = lambda _line: None) -> Checked
     }
     _write(record, fields)
     return check(path)
+
+
+def _hash_output(place: str, root: Path, note: Callable[[str], None]) -> str | None:
+    """None where there is nothing, or nothing that can be hashed: the record of a run that was made is written all the same."""
+    try:
+        return hash_path(root / place)
+    except PreregError as error:
+        note(f"output {place}: {error.message}")
+        return None
 
 
 def _require_inputs(locked: Mapping[str, Any], root: Path) -> None:
@@ -364,7 +377,7 @@ def _measure(plan: Mapping[str, Any], root: Path) -> list[Verdict]:
 def measured(source: Path, field: str) -> float | None:
     """The number at the dotted path `field` in a JSON file, or in the report of a run's folder; None where there is none.
 
-    A share of two numbers is `field / field`, for example `accuracy.k / accuracy.n`.
+    A share of two numbers is `field / field`, for example `accuracy.k / accuracy.n`. NaN and infinity are no numbers.
     """
     try:
         if source.is_dir():
@@ -373,13 +386,14 @@ def measured(source: Path, field: str) -> float | None:
             document: Any = report.summarise(runlog.read(source)).as_dict()
         else:
             document = json.loads(source.read_bytes())
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError, ToolkitError):
         return None
     values = [_at(document, part.strip()) for part in field.split(" / ")]
     if any(value is None for value in values) or len(values) > 2:
         return None
     first, *rest = (float(value) for value in values if value is not None)
-    return first if not rest else first / rest[0] if rest[0] else None
+    share = first if not rest else first / rest[0] if rest[0] else math.nan
+    return share if math.isfinite(share) else None
 
 
 def _at(document: Any, dotted: str) -> float | None:
@@ -390,7 +404,11 @@ def _at(document: Any, dotted: str) -> float | None:
             document = document[key]
         else:
             return None
-    return float(document) if isinstance(document, (int, float)) else None
+    try:
+        number = float(document) if isinstance(document, (int, float)) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 # -- check -------------------------------------------------------------------------------------------------------------
@@ -405,7 +423,7 @@ def check(path: Path, published: str | None = None) -> Checked:
     Raises:
         PreregError: the lock or the record is not a file of its kind, or was changed by hand.
     """
-    locked, digest = _read(path, LOCK_SCHEMA)
+    locked, digest = _read_lock(path)
     root, plan = path.absolute().parent, locked["plan"]
     items = []
     if published is not None:
@@ -417,7 +435,7 @@ def check(path: Path, published: str | None = None) -> Checked:
     record_file = record_path(path)
     if not record_file.exists():
         return Checked(digest, items, [])
-    record, _ = _read(record_file, RECORD_SCHEMA)
+    record = _read_record(record_file)
     items.append(_item("record's lock", record["lock_sha256"], digest))
     for place, expected in record["outputs"].items():
         if expected is None:
@@ -425,9 +443,9 @@ def check(path: Path, published: str | None = None) -> Checked:
             continue
         items.append(_item(f"output {place}", expected, hash_path(root / place) if (root / place).exists() else None))
     verdicts = _measure(plan, root)
-    stored = [Verdict(**one) for one in record["predictions"]]
-    if verdicts != stored:
-        items.append(Item("predictions", "differs", str([v.value for v in stored]), str([v.value for v in verdicts])))
+    if [verdict._asdict() for verdict in verdicts] != record["predictions"]:
+        then = str([one.get("value") for one in record["predictions"]])
+        items.append(Item("predictions", "differs", then, str([verdict.value for verdict in verdicts])))
     return Checked(digest, items, verdicts)
 
 
@@ -476,6 +494,38 @@ def _read(path: Path, schema: str) -> tuple[dict[str, Any], str]:
     if not is_canonical:
         raise PreregError("the file was edited: it is not as it was written", where=path)
     return fields, hashlib.sha256(data).hexdigest()
+
+
+def _read_lock(path: Path) -> tuple[dict[str, Any], str]:
+    """The lock, its plan checked like any other, and its SHA-256."""
+    fields, digest = _read(path, LOCK_SCHEMA)
+    try:
+        fields["plan"] = _checked(fields.get("plan"))
+    except _Malformed as error:
+        raise PreregError(f"the lock's plan is malformed: {error}", where=path) from error
+    _require_texts(fields, ("inputs", "versions"), path)
+    if not isinstance(fields.get("plan_sha256"), str):
+        raise PreregError("the lock names no plan", where=path)
+    return fields, digest
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    fields, _ = _read(path, RECORD_SCHEMA)
+    _require_texts(fields, ("outputs",), path)
+    predictions = fields.get("predictions")
+    if not isinstance(fields.get("lock_sha256"), str) or not isinstance(predictions, list):
+        raise PreregError("the record names no lock, or no predictions", where=path)
+    if not all(isinstance(one, dict) for one in predictions):
+        raise PreregError("a prediction of the record is malformed", where=path)
+    return fields
+
+
+def _require_texts(fields: Mapping[str, Any], names: Iterable[str], path: Path) -> None:
+    """Each is a mapping to texts, or to nothing."""
+    for name in names:
+        found = fields.get(name)
+        if not isinstance(found, dict) or not all(isinstance(value, str | None) for value in found.values()):
+            raise PreregError(f"{name} is malformed", where=path)
 
 
 def _write(path: Path, fields: Mapping[str, Any]) -> str:

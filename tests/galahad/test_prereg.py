@@ -99,6 +99,59 @@ def test_command_that_fails_leaves_a_record_without_a_measurement(make: Callable
     assert json.loads(prereg.record_path(path).read_bytes())["exit_codes"] == [9]
 
 
+@pytest.mark.parametrize("written", ["NaN", "Infinity", "1e999", "1" + "0" * 400, "[1]", "null"])
+def test_what_is_no_finite_number_is_not_measured_and_loses_no_record(make: Callable[..., Path], written: str) -> None:
+    script = f"open('out.json', 'w').write('{{\"n\": 1, \"right\": {written}}}')"
+    path, _ = prereg.lock(make(commands=[[sys.executable, "-c", script]]))
+    found = prereg.run(path)
+    assert found.intact
+    assert [v.value for v in found.verdicts] == [None, None]
+    assert prereg.check(path) == found
+
+
+def test_output_that_is_no_run_or_a_link_leaves_a_record(make: Callable[..., Path]) -> None:
+    script = "import os; os.mkdir('out.json'); os.mkdir('out'); os.symlink('/', 'out/link')"
+    path, _ = prereg.lock(make(commands=[[sys.executable, "-c", script]], outputs=["out.json", "out"]))
+    notes: list[str] = []
+    found = prereg.run(path, notes.append)
+    assert [v.value for v in found.verdicts] == [None, None]
+    assert notes[-1] == "output out: a symbolic link is not hashed"
+    assert [(i.what, i.state) for i in found.items if i.state == "missing"] == [("output out", "missing")]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"plan": None},
+        {"plan": {"title": "x"}},
+        {"inputs": ["a"]},
+        {"inputs": {"file a": 1}},
+        {"plan_sha256": 5},
+        {"versions": None},
+    ],
+)
+def test_lock_that_another_hand_wrote_is_one_error(make: Callable[..., Path], change: dict[str, Any]) -> None:
+    path, _ = prereg.lock(make())
+    fields = {**json.loads(path.read_bytes()), **change}
+    prereg._write(path, fields)
+    for step in (prereg.run, prereg.check):
+        with pytest.raises(PreregError):
+            step(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"outputs": None}, {"outputs": {"out.json": 3}}, {"lock_sha256": None}, {"predictions": {}}, {"predictions": [1]}],
+)
+def test_record_that_another_hand_wrote_is_one_error(make: Callable[..., Path], change: dict[str, Any]) -> None:
+    path, _ = prereg.lock(make())
+    prereg.run(path)
+    record = prereg.record_path(path)
+    prereg._write(record, {**json.loads(record.read_bytes()), **change})
+    with pytest.raises(PreregError):
+        prereg.check(path)
+
+
 @pytest.mark.parametrize("name", ["measure.py", "data/a.txt", "data/new.txt"])
 def test_run_does_not_start_where_a_file_differs(make: Callable[..., Path], tmp_path: Path, name: str) -> None:
     path, _ = prereg.lock(make())
