@@ -133,7 +133,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 3 if the document is another one")
     options = parser.parse_args()
-    text = build(load(RESULTS), claims())
+    try:
+        text = build(load(RESULTS), claims())
+    except FormatError as error:
+        console.report_error(error, as_json=False)
+        sys.exit(error.exit_code)
     if options.check:
         same = DOCUMENT.exists() and DOCUMENT.read_text(encoding="utf-8") == text
         console.note("the document and the results agree" if same else "they disagree: make reproduce")

@@ -100,7 +100,8 @@ def _bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]]]], unit: str, le
     """Horizontal stacked bars: (label, [(value, colour variable), ...])."""
     most = max((sum(value for value, _ in parts) for _, parts in rows), default=0.0) or 1.0
     # Sizes are those of a phone; a wider window scales the picture up a little.
-    wide, left, step = 480, 16 + 7 * max((len(label) for label, _ in rows), default=0), 24
+    left, step = 16 + 7 * max((len(label) for label, _ in rows), default=0), 24
+    wide = max(480, left + 300)  # long labels leave room for the bars
     top = 22 if legend else 4
     drawn = []
     for i, (label, parts) in enumerate(rows):

@@ -226,7 +226,15 @@ def shift(
         advance = stack.enter_context(console.progress("shift", n_queries * len(distances), "queries"))
         results = run_shift(engine, block, distances, n_queries, on_query=lambda: advance(1))
     if as_json:
-        console.emit_json("taliesin.shift/1", {"shifts": [r.as_dict() | {"statement": r.statement} for r in results]})
+        header = block.header
+        fields = {
+            "block_id": block.block_id,
+            "title": header.title,
+            "n_tokens": len(header.tokens),
+            "recipe": dict(header.recipe),
+            "shifts": [r.as_dict() | {"statement": r.statement} for r in results],
+        }
+        console.emit_json("taliesin.shift/1", fields)
         return
     console.out(
         console.table(

@@ -147,3 +147,14 @@ def test_verify_takes_a_text(taliesin: Callable[..., subprocess.CompletedProcess
     done = taliesin("verify", "--text", str(path), "--trials", "1", "--steps", "1", "--queries", "7", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["exact"] is True
+
+
+def test_reports_read_what_verify_and_shift_print(taliesin: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    from galahad import findings
+
+    taliesin("save", "-", "--name", "lamp", stdin=TEXT)
+    verified = taliesin("verify", "lamp", "--trials", "1", "--steps", "1", "--queries", "7", "--json")
+    shifted = taliesin("shift", "lamp", "--by", "1", "--queries", "1", "--json")
+    for done, claim in ((verified, "C1"), (shifted, "C3")):
+        assert done.returncode == 0, done.stderr
+        assert claim in [finding.claim for finding in findings.of(json.loads(done.stdout))]
