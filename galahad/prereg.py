@@ -14,17 +14,21 @@ Deliberately does not know: what the commands do, and when the lock was really m
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
 import operator
+import os
 import platform
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from galahad import runlog, solver
 from galahad.errors import PreregError
@@ -85,23 +89,67 @@ def read_plan(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: not readable, not YAML, or not a plan; the field is named.
     """
-    import yaml
-
     try:
-        plan = yaml.safe_load(path.read_bytes())
+        plan = _parsed(path.read_bytes())
     except OSError as error:
         raise UsageError("the plan cannot be read", got=error.strerror, where=path) from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError("the plan is not YAML", got=str(error).splitlines()[0], where=path) from error
+    except UsageError as error:
+        error.where = path
+        raise
 
     try:
         return _checked(plan)
+    except RecursionError as error:
+        raise UsageError("the plan is nested too deeply", where=path) from error
     except _Malformed as error:
         raise UsageError(f"the plan is malformed: {error}", where=path, hint="docs/prereg.md has an example") from error
 
 
 class _Malformed(Exception):
     """What is wrong with a plan."""
+
+
+def _parsed(text: bytes) -> Any:
+    """The plain data in a YAML text that says everything once, and each number as it is read.
+
+    Refused is what would lock another plan than the one that a person reads: a key twice, of which YAML takes the last; an alias,
+    a few lines of which are a plan of gigabytes; and 010 or 1:30:00, which YAML reads as 8 and 5400.
+
+    Raises:
+        UsageError: not YAML, or one of these.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.MarkedYAMLError(problem="an alias; write it out", problem_mark=self.peek_event().start_mark)  # type: ignore[no-untyped-call]
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if twice := sorted(key[1] for key in set(keys) if keys.count(key) > 1):
+                raise yaml.MarkedYAMLError(problem=f"{twice[0]} is there twice", problem_mark=node.start_mark)
+            return super().construct_mapping(node, deep)
+
+        def construct_yaml_int(self, node: Any) -> int:
+            number: int = super().construct_yaml_int(node)
+            if str(number) != node.value.lstrip("+"):
+                problem = f"{node.value} would be read as {number}; quote it, or write the number"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+            return number
+
+    Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
+    try:
+        return yaml.load(text, Loader)  # a SafeLoader: plain data only
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UsageError("the plan is not YAML", got=f"{error.problem or error.context}{line}") from error
+    except RecursionError as error:
+        raise UsageError("the plan is nested too deeply") from error
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
+        # SafeLoader lets its constructors' own errors through: a date that no calendar has, `!!int x`.
+        raise UsageError("the plan is not YAML", got=str(error).splitlines()[0]) from error
 
 
 def _checked(plan: Any) -> dict[str, Any]:
@@ -120,15 +168,13 @@ def _checked(plan: Any) -> dict[str, Any]:
             raise _Malformed(f"{name} is not a list of texts")
     if not isinstance(plan["matrix"], dict):
         raise _Malformed("matrix is not a mapping")
-    for place in (*plan["files"], *plan["outputs"]):
-        _require_inside(place)
-    if not plan["outputs"]:
-        raise _Malformed("no output is named")
+    _check_places(plan["files"], plan["outputs"])
     _check_commands(plan["commands"])
     if not isinstance(plan["predictions"], list) or not plan["predictions"]:
         raise _Malformed("there is no prediction that could fail")
     for one in plan["predictions"]:
         _check_prediction(one, plan["outputs"])
+    _check_texts(plan)
     checked: dict[str, Any] = plan | {"commands": [[str(word) for word in command] for command in plan["commands"]]}
     try:
         canonical(checked)
@@ -137,22 +183,50 @@ def _checked(plan: Any) -> dict[str, Any]:
     return checked
 
 
+def _check_places(files: Sequence[str], outputs: Sequence[str]) -> None:
+    for place in (*files, *outputs):
+        _require_inside(place)
+    if not outputs:
+        raise _Malformed("no output is named")
+    for place in outputs:
+        if inside := [name for name in files if PurePosixPath(place).is_relative_to(PurePosixPath(name))]:
+            raise _Malformed(f"the output {place} would change the input {inside[0]}")
+
+
 def _check_commands(commands: Any) -> None:
     if not isinstance(commands, list) or not all(isinstance(c, list) and c for c in commands) or not commands:
         raise _Malformed("commands is not a list of lists of words")
-    if not all(isinstance(word, (str, int, float)) for command in commands for word in command):
-        raise _Malformed("a word of a command is not a text or a number")
+    words = [word for command in commands for word in command]
+    if not all(isinstance(word, (str, int, float)) and not isinstance(word, bool) for word in words):
+        raise _Malformed("a word of a command is not a text or a number (quote yes, no, true and false)")
+    if not all(command[0] for command in commands):
+        raise _Malformed("a command begins with an empty word")
+
+
+def _check_texts(value: Any) -> None:
+    """No character that no program can be given, or that a terminal obeys. Tabs and line breaks are for scripts in a command."""
+    if isinstance(value, str):
+        if odd := [c for c in value if unicodedata.category(c) in ("Cc", "Cs") and c not in "\t\n\r"]:
+            raise _Malformed(f"a text has a control character: {odd[0]!a}")
+    elif isinstance(value, dict):
+        for item in value.items():
+            _check_texts(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _check_texts(item)
 
 
 def _check_prediction(one: Any, outputs: Sequence[str]) -> None:
     if not isinstance(one, dict) or set(one) != _PREDICTION_KEYS:
         raise _Malformed(f"a prediction has not exactly the fields {', '.join(sorted(_PREDICTION_KEYS))}")
-    if one["operator"] not in _OPERATORS:
+    if not isinstance(one["operator"], str) or one["operator"] not in _OPERATORS:
         raise _Malformed(f"unknown operator {one['operator']!r}")
     if isinstance(one["value"], bool) or not isinstance(one["value"], (int, float)):
         raise _Malformed(f"a prediction's value is not a number: {one['value']!r}")
     if not all(isinstance(one[key], str) and one[key] for key in ("statement", "from", "field")):
         raise _Malformed("statement, from and field of a prediction are texts")
+    if one["field"].count(" / ") > 1:
+        raise _Malformed(f"a field is a number or a share of two, not {one['field']}")
     _require_inside(one["from"])
     if not any(PurePosixPath(one["from"]).is_relative_to(PurePosixPath(output)) for output in outputs):
         raise _Malformed(f"a prediction is measured in something that is no output: {one['from']}")
@@ -162,6 +236,8 @@ def _require_inside(place: str) -> None:
     pure = PurePosixPath(place)
     if pure.is_absolute() or ".." in pure.parts:
         raise _Malformed(f"a path leaves the plan's folder: {place}")
+    if "\n" in place or "\r" in place:
+        raise _Malformed(f"a path has a line break: {place!r}")
 
 
 # -- hashes ------------------------------------------------------------------------------------------------------------
@@ -173,20 +249,21 @@ def hash_path(path: Path) -> str:
     Left out are hidden files, `__pycache__`, and the prefix blocks in a run's folder, which are a cache.
 
     Raises:
-        PreregError: it is not there, or holds a symbolic link.
+        PreregError: it is not there, cannot be read, or holds a symbolic link or a name with a line break, of which a list of
+            lines could say two things.
     """
-    if path.is_symlink():
+    if os.path.islink(path):
         raise PreregError("a symbolic link is not hashed", where=path)
-    if path.is_file():
+    if os.path.isfile(path):  # os.path, because pathlib raises for a name that is too long
         return _hash_file(path)
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise PreregError("it is not there", where=path)
     lines = [f"{_hash_file(file)}  {file.relative_to(path).as_posix()}\n" for file in _files(path)]
     return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(_walk(folder)):
         parts = path.relative_to(folder).parts
         if any(part.startswith(".") or part == "__pycache__" for part in parts):
             continue
@@ -195,7 +272,19 @@ def _files(folder: Path) -> Iterator[Path]:
         if path.is_symlink():
             raise PreregError("a symbolic link is not hashed", where=path)
         if path.is_file():
+            if "\n" in str(path.relative_to(folder)):
+                raise PreregError("a name with a line break is not hashed", where=ascii(str(path)))
             yield path
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """All that is below. Unlike `rglob`, says so where it may not look."""
+
+    def refuse(error: OSError) -> NoReturn:
+        raise PreregError("it cannot be read", got=error.strerror, where=error.filename) from error
+
+    for here, folders, files in os.walk(folder, onerror=refuse):
+        yield from (Path(here, name) for name in (*folders, *files))
 
 
 def _hash_file(path: Path) -> str:
@@ -221,6 +310,12 @@ def _inputs(plan: Mapping[str, Any], root: Path) -> dict[str, str]:
     found |= {f"file {place}": hash_path(root / place) for place in plan["files"]}
     found |= {f"model {name}": models.file_sha256(models.resolve(_model(name, root))) for name in plan["models"]}
     return found
+
+
+def _labels(plan: Mapping[str, Any]) -> list[str]:
+    """What `_inputs` hashes."""
+    labels = [f"package {name}" for name in PACKAGES] + ["prompts"]
+    return labels + [f"file {place}" for place in plan["files"]] + [f"model {name}" for name in plan["models"]]
 
 
 def _model(name: str, root: Path) -> str:
@@ -255,7 +350,14 @@ def lock(plan_path: Path) -> tuple[Path, str]:
     Raises:
         UsageError: not a plan, or it is locked already. PreregError, ModelError: an input is not there, or an output already is.
     """
+    if plan_path.suffix != ".yaml":
+        raise UsageError("a plan's name ends in .yaml", got=plan_path.name, where=plan_path.parent)
     plan = read_plan(plan_path)
+    with _alone(plan_path, "being locked"):
+        return _lock(plan_path, plan)
+
+
+def _lock(plan_path: Path, plan: Mapping[str, Any]) -> tuple[Path, str]:
     root = plan_path.absolute().parent
     path = lock_path(plan_path)
     if path.exists():
@@ -283,14 +385,20 @@ def commit(path: Path, tag: str | None) -> None:
     files = [f.name for f in (plan, path) if f.exists()]
     message = f"Preregister {plan.name}: lock {_hash_file(path)}"
     steps = [["add", "--", *files], ["commit", "--quiet", "-m", message, "--", *files]]
-    for step in steps + ([["tag", "-a", tag, "-m", message]] if tag else []):
+    for step in steps + ([["tag", "-a", "-m", message, "--", tag]] if tag else []):
         try:
-            subprocess.run(["git", *step], cwd=path.absolute().parent, check=True, capture_output=True, text=True)
+            subprocess.run(
+                ["git", "--literal-pathspecs", *step], cwd=path.absolute().parent, check=True, capture_output=True, text=True,
+                errors="replace",
+            )  # fmt: skip
         except FileNotFoundError as error:
             raise PreregError("git is not here", hint="publish the lock's hash another way") from error
         except subprocess.CalledProcessError as error:
-            last = (error.stderr or error.stdout).strip().splitlines()[-1:]
-            raise PreregError("git refused; the lock stands", got=" ".join(last), where=f"git {step[0]}") from error
+            said = [
+                line for line in (error.stderr or error.stdout).splitlines() if line and not line.startswith("hint:")
+            ]
+            clearest = [line for line in said if line.startswith(("fatal:", "error:"))] or said[-2:]
+            raise PreregError("git refused; the lock stands", got=" ".join(clearest), where=f"git {step[0]}") from error
 
 
 # -- run ---------------------------------------------------------------------------------------------------------------
@@ -300,9 +408,16 @@ def run(path: Path, note: Callable[[str], None] = lambda _line: None) -> Checked
     """Run the plan's commands if everything is as it was locked; then hash the outputs and measure the predictions.
 
     Raises:
-        PreregError: an input or a version differs, an output is there already, or an input changed while it ran.
+        PreregError: an input or a version differs, an output is there already, an input changed while it ran, or another process
+            runs the plan. StoreFull: the record could not be written; found out before the run where possible.
     """
     locked, digest = _read_lock(path)
+    with _alone(path, "being run"):
+        _run(path, locked, digest, note)
+    return check(path)
+
+
+def _run(path: Path, locked: Mapping[str, Any], digest: str, note: Callable[[str], None]) -> None:
     root = path.absolute().parent
     record = record_path(path)
     if record.exists():
@@ -310,10 +425,11 @@ def run(path: Path, note: Callable[[str], None] = lambda _line: None) -> Checked
     _require_inputs(locked, root)
     if there := [place for place in locked["plan"]["outputs"] if (root / place).exists()]:
         raise PreregError("an output is there before the run", got=", ".join(there), where=root)
+    durable.require_output(record)
     started, codes = clock.now(), []
     for words in locked["plan"]["commands"]:
         note(" ".join(words))
-        codes.append(_call(words, root))
+        codes.append(_call(words, root, note))
         if codes[-1] not in (0, 3, 4):  # done, a verdict of no, done in part
             note(f"exit code {codes[-1]}: what follows is not run")
             break
@@ -331,7 +447,26 @@ def run(path: Path, note: Callable[[str], None] = lambda _line: None) -> Checked
         "versions": _versions(),
     }
     _write(record, fields)
-    return check(path)
+
+
+@contextmanager
+def _alone(path: Path, doing: str) -> Iterator[None]:
+    """No other process that asks does the same with this file until the end; a killed one asks no more.
+
+    Raises:
+        PreregError: another does, or the file cannot be opened.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise PreregError("it cannot be read", got=error.strerror, where=path) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise PreregError(f"it is {doing} by another process", where=path) from error
+    finally:
+        os.close(fd)
 
 
 def _hash_output(place: str, root: Path, note: Callable[[str], None]) -> str | None:
@@ -356,12 +491,14 @@ def _require_inputs(locked: Mapping[str, Any], root: Path) -> None:
         )  # fmt: skip
 
 
-def _call(words: Sequence[str], root: Path) -> int:
+def _call(words: Sequence[str], root: Path, note: Callable[[str], None]) -> int:
+    """The exit code; a shell's 127 where there is no such program: what was run before it has its record."""
     program = [sys.executable, "-m", words[0]] if words[0] in PACKAGES else [words[0]]
     try:
         return subprocess.run([*program, *words[1:]], cwd=root, check=False, stdout=2).returncode
     except OSError as error:
-        raise PreregError("a command cannot be started", got=error.strerror, where=" ".join(words)) from error
+        note(f"{words[0]} cannot be started: {error.strerror}")
+        return 127
 
 
 def _measure(plan: Mapping[str, Any], root: Path) -> list[Verdict]:
@@ -398,7 +535,7 @@ def measured(source: Path, field: str) -> float | None:
 
 def _at(document: Any, dotted: str) -> float | None:
     for key in dotted.split("."):
-        if isinstance(document, list) and key.isdigit() and int(key) < len(document):
+        if isinstance(document, list) and key in map(str, range(len(document))):
             document = document[int(key)]
         elif isinstance(document, dict) and key in document:
             document = document[key]
@@ -427,7 +564,7 @@ def check(path: Path, published: str | None = None) -> Checked:
     root, plan = path.absolute().parent, locked["plan"]
     items = []
     if published is not None:
-        items.append(_item("lock", published, digest))
+        items.append(_item("lock", published.strip().lower(), digest))
     plan_path = path.with_name(path.name.removesuffix(".lock.json") + ".yaml")
     items.append(_item("plan", locked["plan_sha256"], _hash_file(plan_path) if plan_path.is_file() else None))
     for label, expected in locked["inputs"].items():
@@ -435,7 +572,7 @@ def check(path: Path, published: str | None = None) -> Checked:
     record_file = record_path(path)
     if not record_file.exists():
         return Checked(digest, items, [])
-    record = _read_record(record_file)
+    record = _read_record(record_file, plan)
     items.append(_item("record's lock", record["lock_sha256"], digest))
     for place, expected in record["outputs"].items():
         if expected is None:
@@ -501,17 +638,21 @@ def _read_lock(path: Path) -> tuple[dict[str, Any], str]:
     fields, digest = _read(path, LOCK_SCHEMA)
     try:
         fields["plan"] = _checked(fields.get("plan"))
-    except _Malformed as error:
+    except (_Malformed, RecursionError) as error:
         raise PreregError(f"the lock's plan is malformed: {error}", where=path) from error
     _require_texts(fields, ("inputs", "versions"), path)
     if not isinstance(fields.get("plan_sha256"), str):
         raise PreregError("the lock names no plan", where=path)
+    if odd := set(fields["inputs"]) ^ set(_labels(fields["plan"])):
+        raise PreregError("the lock's inputs are not those of its plan", got=", ".join(sorted(odd)), where=path)
     return fields, digest
 
 
-def _read_record(path: Path) -> dict[str, Any]:
+def _read_record(path: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
     fields, _ = _read(path, RECORD_SCHEMA)
-    _require_texts(fields, ("outputs",), path)
+    _require_texts(fields, ("outputs",), path, or_nothing=True)
+    if odd := set(fields["outputs"]) ^ set(plan["outputs"]):
+        raise PreregError("the record's outputs are not those of the plan", got=", ".join(sorted(odd)), where=path)
     predictions = fields.get("predictions")
     if not isinstance(fields.get("lock_sha256"), str) or not isinstance(predictions, list):
         raise PreregError("the record names no lock, or no predictions", where=path)
@@ -520,11 +661,13 @@ def _read_record(path: Path) -> dict[str, Any]:
     return fields
 
 
-def _require_texts(fields: Mapping[str, Any], names: Iterable[str], path: Path) -> None:
+def _require_texts(fields: Mapping[str, Any], names: Iterable[str], path: Path, or_nothing: bool = False) -> None:
     """Each is a mapping to texts, or to nothing."""
     for name in names:
         found = fields.get(name)
-        if not isinstance(found, dict) or not all(isinstance(value, str | None) for value in found.values()):
+        if not isinstance(found, dict) or not all(
+            isinstance(value, str) or (or_nothing and value is None) for value in found.values()
+        ):
             raise PreregError(f"{name} is malformed", where=path)
 
 

@@ -6,6 +6,7 @@ file beyond its magic and version: loading it is `taliesin.llama`.
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ def resolve(name_or_path: str | Path) -> Path:
         check_gguf(path)
         return path
     path = Path(text).expanduser().absolute()
-    if not text or not path.exists():
+    if not text or not os.path.exists(path):  # pathlib raises for a name that is too long
         raise ModelError("no model of that name and no such file", got=text, hint=nearest(text))
     if not path.is_file():
         raise ModelError("a model is one GGUF file, this is something else", where=path)

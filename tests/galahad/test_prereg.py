@@ -15,8 +15,9 @@ import yaml
 
 from galahad import cli, prereg
 from galahad.errors import PreregError
-from taliesin import console
-from taliesin.errors import ModelError, UsageError
+from galahad.runlog import canonical
+from taliesin import console, durable
+from taliesin.errors import ModelError, StoreFull, UsageError
 
 SCRIPT = (
     "import json, sys\njson.dump({'n': 10, 'right': int(sys.argv[1]), 'arms': [{'p': 0.5}]}, open('out.json', 'w'))\n"
@@ -126,6 +127,7 @@ def test_output_that_is_no_run_or_a_link_leaves_a_record(make: Callable[..., Pat
         {"plan": {"title": "x"}},
         {"inputs": ["a"]},
         {"inputs": {"file a": 1}},
+        {"inputs": {"prompts": None}},
         {"plan_sha256": 5},
         {"versions": None},
     ],
@@ -141,7 +143,14 @@ def test_lock_that_another_hand_wrote_is_one_error(make: Callable[..., Path], ch
 
 @pytest.mark.parametrize(
     "change",
-    [{"outputs": None}, {"outputs": {"out.json": 3}}, {"lock_sha256": None}, {"predictions": {}}, {"predictions": [1]}],
+    [
+        {"outputs": None},
+        {"outputs": {"out.json": 3}},
+        {"outputs": {}},
+        {"lock_sha256": None},
+        {"predictions": {}},
+        {"predictions": [1]},
+    ],
 )
 def test_record_that_another_hand_wrote_is_one_error(make: Callable[..., Path], change: dict[str, Any]) -> None:
     path, _ = prereg.lock(make())
@@ -209,7 +218,7 @@ def test_check_finds_what_was_changed_afterwards(make: Callable[..., Path], tmp_
     record = prereg.record_path(path)
     fields = json.loads(record.read_bytes())
     record.chmod(0o600)
-    record.write_bytes(prereg.canonical({**fields, "lock_sha256": "0" * 64}) + b"\n")
+    record.write_bytes(canonical({**fields, "lock_sha256": "0" * 64}) + b"\n")
     assert "record's lock" in [i.what for i in prereg.check(path).items if i.state == "differs"]
     path.chmod(0o600)
     path.write_bytes(path.read_bytes().replace(b'"seed":[0,1]', b'"seed":[0, 1]'))
@@ -252,6 +261,25 @@ def tiny_gguf(tmp_path: Path) -> Path:
         ({"title": ""}, "title"),
         ({"matrix": []}, "matrix"),
         ({"models": "x"}, "models"),
+        ({"commands": [["echo", True]]}, "quote yes, no"),
+        ({"commands": [[""]]}, "an empty word"),
+        ({"commands": [["a\0b"]]}, "control character"),
+        ({"title": "\x1b[31mred"}, "control character"),
+        ({"files": ["."]}, "would change the input"),
+        ({"files": ["out.json"]}, "would change the input"),
+        ({"files": ["two\nlines"]}, "line break"),
+        (
+            {"predictions": [{"statement": "s", "from": "out.json", "field": "n", "operator": [], "value": 1}]},
+            "operator",
+        ),
+        (
+            {
+                "predictions": [
+                    {"statement": "s", "from": "out.json", "field": "a / b / c", "operator": ">", "value": 1}
+                ]
+            },
+            "share",
+        ),
     ],
 )
 def test_malformed_plan_is_named(make: Callable[..., Path], changes: dict[str, Any], what: str) -> None:
@@ -265,6 +293,103 @@ def test_plan_that_is_not_yaml_or_not_there_is_one_error(tmp_path: Path) -> None
         prereg.lock(tmp_path / "p.yaml")
     with pytest.raises(UsageError, match="cannot be read"):
         prereg.lock(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("title: again", "title is there twice"),
+        ("matrix: {a: 1, a: 2}", "a is there twice"),
+        ("matrix: {seeds: &seeds [1], again: *seeds}", "an alias"),
+        ("matrix: {seed: 010}", "would be read as 8"),
+        ("matrix: {time: 1:30:00}", "would be read as 5400"),
+        ("matrix: {day: 2024-13-41}", "month"),
+        ("matrix: {n: !!int x}", "invalid literal"),
+        ("matrix: {n: !!bool x}", "x"),
+        (f"matrix: {{n: {'1' * 5000}}}", "digits"),
+        (f"matrix: {'[' * 2000}{']' * 2000}", "nested too deeply"),
+    ],
+)
+def test_plan_that_reads_otherwise_than_it_is_written_is_refused(
+    make: Callable[..., Path], line: str, what: str
+) -> None:
+    plan = make()
+    fields = yaml.safe_load(plan.read_text())
+    del fields["matrix"]
+    plan.write_text(yaml.safe_dump(fields) + line + "\n")
+    with pytest.raises(UsageError) as caught:
+        prereg.lock(plan)
+    assert what in str(caught.value)
+    assert not prereg.lock_path(plan).exists()
+
+
+def test_plan_of_another_ending_is_refused_because_its_lock_would_not_find_it(make: Callable[..., Path]) -> None:
+    plan = make()
+    with pytest.raises(UsageError, match=r"ends in \.yaml"):
+        prereg.lock(plan.rename(plan.with_suffix(".yml")))
+
+
+def test_name_that_is_too_long_is_one_error(make: Callable[..., Path]) -> None:
+    with pytest.raises(PreregError, match="not there"):
+        prereg.lock(make(files=["x" * 5000]))
+    with pytest.raises(ModelError):
+        prereg.lock(make(models=["x" * 5000]))
+
+
+def test_names_that_would_be_two_lines_of_a_folders_hash_are_refused(tmp_path: Path) -> None:
+    (tmp_path / f"a\n{'0' * 64}  b").write_text("")
+    with pytest.raises(PreregError, match="line break"):
+        prereg.hash_path(tmp_path)
+
+
+def test_command_that_cannot_be_started_leaves_a_record(make: Callable[..., Path]) -> None:
+    path, _ = prereg.lock(make(commands=[[sys.executable, "measure.py", 8], ["no-such-program"]]))
+    assert [v.held for v in prereg.run(path).verdicts] == [True, True]
+    assert json.loads(prereg.record_path(path).read_bytes())["exit_codes"] == [0, 127]
+
+
+def test_one_process_at_a_time_locks_and_runs_a_plan(make: Callable[..., Path]) -> None:
+    plan = make()
+    with prereg._alone(plan, "being locked"), pytest.raises(PreregError, match="being locked"):
+        prereg.lock(plan)
+    path, _ = prereg.lock(plan)
+    with prereg._alone(path, "being run"), pytest.raises(PreregError, match="being run"):
+        prereg.run(path)
+    assert prereg.run(path).intact
+
+
+def test_record_that_cannot_be_written_is_found_before_the_run(
+    make: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = prereg.lock(make())
+
+    def full(_path: Path) -> None:
+        raise StoreFull("no space")
+
+    monkeypatch.setattr(durable, "require_output", full)
+    with pytest.raises(StoreFull):
+        prereg.run(path)
+    assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize("label", ["package antigravity", "file ../outside", "model x"])
+def test_lock_may_name_no_input_that_its_plan_does_not(make: Callable[..., Path], label: str) -> None:
+    path, _ = prereg.lock(make())
+    fields = json.loads(path.read_bytes())
+    prereg._write(path, {**fields, "inputs": {**fields["inputs"], label: "0" * 64}})
+    with pytest.raises(PreregError, match="not those of its plan"):
+        prereg.check(path)
+    prereg._write(path, {**fields, "inputs": {k: v for k, v in fields["inputs"].items() if k != "file data"}})
+    with pytest.raises(PreregError, match="not those of its plan"):
+        prereg.check(path)
+    assert "antigravity" not in sys.modules
+
+
+def test_place_in_a_list_is_a_plain_number(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"a": [5]}')
+    assert prereg.measured(tmp_path / "x.json", "a.0") == 5
+    for place in ("\u00b2", "\u0660", "1" * 5000, "-1"):
+        assert prereg.measured(tmp_path / "x.json", f"a.{place}") is None
 
 
 def test_symbolic_links_are_not_hashed(make: Callable[..., Path], tmp_path: Path) -> None:
@@ -326,3 +451,13 @@ def test_lock_can_be_committed_and_tagged(make: Callable[..., Path], tmp_path: P
     assert log.stdout.strip() == f"Preregister plan.yaml: lock {digest}"
     with pytest.raises(PreregError, match="git refused"):
         prereg.commit(path, "prereg-1")
+
+
+def test_git_that_refuses_is_one_error_and_the_lock_stays(make: Callable[..., Path], tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    (tmp_path / ".gitignore").write_text("*.lock.json\n")
+    path, digest = prereg.lock(make())
+    with pytest.raises(PreregError) as caught:
+        prereg.commit(path, None)
+    assert "plan.lock.json" in str(caught.value.got)
+    assert prereg.check(path, f" {digest.upper()}\n").intact
