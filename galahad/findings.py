@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,18 +39,32 @@ def of(document: Document) -> list[Finding]:
     """What the result says; nothing of a schema that has no reader.
 
     Raises:
-        FormatError: a field is missing that the schema promises.
+        FormatError: a field is missing that the schema promises, or is of another kind.
     """
     reader = READERS.get(str(document.get("schema")))
     if reader is None:
         return []
+    with as_promised(document.get("file")):
+        found = list(reader(document))
+        for line in (finding for finding in found if isinstance(finding, Line)):
+            for column, cell in line.cells.items():
+                if not isinstance(column, str) or not isinstance(cell, (str, int, float)):
+                    raise TypeError(f"{column} is no text or number but {type(cell).__name__}")
+    return found
+
+
+@contextmanager
+def as_promised(where: object) -> Iterator[None]:
+    """What is read of a raw result inside must be there, and be of the kind that its schema promises.
+
+    Raises:
+        FormatError: it is not.
+    """
     try:
-        return list(reader(document))
+        yield
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, ArithmeticError) as error:
         raise FormatError(
-            "a raw result lacks what its schema promises",
-            got=f"{type(error).__name__}: {error}",
-            where=document.get("file"),
+            "a raw result lacks what its schema promises", got=f"{type(error).__name__}: {error}", where=where
         ) from error
 
 

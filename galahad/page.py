@@ -5,6 +5,7 @@ Takes summaries and raw results that others made and lays them out. Deliberately
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -42,7 +43,8 @@ def page(summaries: Sequence[Summary], comparison: Comparison | None, results: S
     """The page of one or more runs, a comparison of the first two, and raw results as (file name, object).
 
     Raises:
-        UsageError: a raw result of a schema that nothing reads. FormatError: a field is missing that its schema promises.
+        UsageError: a raw result of a schema that nothing reads. FormatError: a field is missing that its schema promises,
+            or is of another kind.
     """
     parts = []
     if comparison is not None:
@@ -51,7 +53,7 @@ def page(summaries: Sequence[Summary], comparison: Comparison | None, results: S
         parts += [_head(summary), _accuracy(summary), _negative(summary), _costs(summary), _problems(summary)]
         parts.append(_provenance(summary))
     for name, document in results:
-        if document.get("schema") not in findings.READERS:
+        if str(document.get("schema")) not in findings.READERS:
             known = ", ".join(sorted(findings.READERS))
             raise UsageError("no section for this raw result", expected=known, got=document.get("schema"), where=name)
         parts.append(_result(name, document))
@@ -97,7 +99,13 @@ def _list(lines: Iterable[str]) -> str:
 
 
 def _bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]]]], unit: str, legend: Sequence[str] = ()) -> str:
-    """Horizontal stacked bars: (label, [(value, colour variable), ...])."""
+    """Horizontal stacked bars: (label, [(value, colour variable), ...]).
+
+    Raises:
+        ValueError: a value that no bar can have.
+    """
+    if not all(0 <= sum(value for value, _ in parts) < math.inf for _, parts in rows):
+        raise ValueError("a value is below zero or not finite")
     most = max((sum(value for value, _ in parts) for _, parts in rows), default=0.0) or 1.0
     # Sizes are those of a phone; a wider window scales the picture up a little.
     left, step = 16 + 7 * max((len(label) for label, _ in rows), default=0), 24
@@ -108,7 +116,7 @@ def _bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]]]], unit: str, le
         y, x = top + i * step, float(left)
         drawn.append(f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">{escape(label)}</text>')
         for value, colour in parts:
-            width = (wide - left - 100) * value / most
+            width = (wide - left - 100) * (value / most)
             drawn.append(
                 f'<rect x="{x:.1f}" y="{y}" width="{max(width, 0.5):.1f}" height="18" style="fill:var(--{colour})"/>'
             )
@@ -276,7 +284,8 @@ def _result(name: str, document: Document) -> str:
             tables.setdefault(tuple(finding.cells), []).append(list(finding.cells.values()))
     # The same line can speak of two claims.
     sentences = dict.fromkeys(finding.text for finding in said if isinstance(finding, findings.Said))
-    picture = PICTURES[document["schema"]](document) if document["schema"] in PICTURES else ""
+    with findings.as_promised(name):
+        picture = PICTURES[document["schema"]](document) if document["schema"] in PICTURES else ""
     return (
         f"<h2>{escape(name)}</h2>"
         + picture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -78,9 +78,13 @@ def report(
 
 def _raw(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        document = json.loads(path.read_bytes(), parse_constant=_refuse)
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError("not a raw result", got=error, where=path) from error
     if not isinstance(document, dict):
         raise UsageError("not a raw result", expected="one JSON object", where=path)
     return document
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number in JSON")

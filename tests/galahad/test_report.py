@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -203,6 +203,55 @@ def test_what_is_no_raw_result_is_refused() -> None:
         page.page([], None, [("x.json", {"schema": "odd/1"})])
     with pytest.raises(FormatError, match="lacks what its schema promises"):
         page.page([], None, [("x.json", {"schema": "taliesin.bench/1"})])
+
+
+@pytest.mark.parametrize(
+    "name", ["cost.json", "merged.json", "bench_cpu2_gemma3_270m.json", "peers.json", "upgrade_cpu.json"]
+)
+def test_field_that_is_missing_or_of_another_kind_is_one_error_and_never_markup(name: str) -> None:
+    """Each field of a measured file in turn is dropped or becomes something else: a page, or the one error."""
+    text = next(RESULTS.rglob(name)).read_text(encoding="utf-8")
+    refused = 0
+    for place in dict.fromkeys(_places(json.loads(text))):
+        changes: tuple[Any, ...] = (..., None, [], {"a": 1}, NASTY, -1, 1e308, 10**400)
+        for value in changes:
+            document = json.loads(text)
+            inner = document
+            for key in place[:-1]:
+                inner = inner[key]
+            if value is ...:
+                del inner[place[-1]]
+            else:
+                inner[place[-1]] = value
+            try:
+                html = page.page([], None, [(name, document)])
+            except (FormatError, UsageError):
+                refused += 1
+            else:
+                assert "<script" not in html
+                assert not re.search(r'"-?(nan|inf)"', html)
+    assert refused > 20
+
+
+def _places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths to all fields; of each list the first element's."""
+    if place:
+        yield place
+    items = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from _places(inner, (*place, key))
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"schema": NaN}', '{"a": -Infinity}', "\xff", '{"schema": []}', "1" * 5000]
+)
+def test_what_json_does_not_have_is_no_raw_result(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "x.json").write_text(text, encoding="latin-1")
+    code, _, err = run("report", "--html", tmp_path / "page.html", "--with", tmp_path / "x.json")
+    assert (code, err.count("error:")) == (2, 1)
+    assert not (tmp_path / "page.html").exists()
 
 
 @pytest.fixture
