@@ -13,10 +13,12 @@ texts stay in their files and never enter a result, which holds ids, grades, tok
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from taliesin.library import Library
 
 SCHEMA = "galahad.livebench/2"
-_DATE = re.compile(r"20\d\d-[01]\d-[0-3]\d")
+_DATE = re.compile(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}")
 _FIELDS = ("question_id", "task", "ground_truth", "turns", "livebench_release_date")
 
 
@@ -68,7 +70,16 @@ class Answer(NamedTuple):
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Answer:
-        return cls(record["id"], record["task"], Said(**record["library"]), Said(**record["without"]))
+        """Raises KeyError, TypeError, ValueError: not what `record` gives."""
+        found = cls(record["id"], record["task"], Said(**record["library"]), Said(**record["without"]))
+        if not isinstance(found.id, str) or found.task not in RULES:
+            raise ValueError("an answer without an id or a task")
+        for said in (found.library, found.without):
+            if not (isinstance(said.right, bool) and isinstance(said.cut, bool)) or type(said.n_out) is not int:
+                raise TypeError(f"the answer to {found.id} is malformed")
+            if not 0 <= said.score <= 1 or not 0 <= said.seconds < math.inf:
+                raise ValueError(f"the answer to {found.id} has a figure out of range")
+        return found
 
     def record(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -80,7 +91,8 @@ def read(paths: Sequence[Path]) -> list[Question]:
     """The questions of JSON-lines files whose task has a grader here.
 
     Raises:
-        SuiteError: not such a file, a field is missing, an id is there twice, or a task without a grader.
+        SuiteError: not such a file, a field is missing, or is no text, an id is there twice, or a task without a
+            grader.
     """
     found: dict[str, Question] = {}
     for path in paths:
@@ -110,15 +122,26 @@ def _question(line: str, where: str) -> Question:
     turns, released = row["turns"], row["livebench_release_date"]
     if not isinstance(turns, list) or len(turns) != 1 or not isinstance(turns[0], str):
         raise SuiteError("a question has one turn", where=where)
-    if not isinstance(released, str) or not _DATE.match(released):
-        raise SuiteError("a release date is YYYY-MM-DD", got=released, where=where)
-    if row["task"] not in RULES:
+    if not isinstance(released, str) or not _is_date(released[:10]):
+        raise SuiteError("a release date is YYYY-MM-DD", got=repr(released), where=where)
+    texts = {"question_id": row["question_id"], "ground_truth": row["ground_truth"], "turns": turns[0]}
+    for name, text in texts.items():
+        if not isinstance(text, str) or not text.strip():
+            raise SuiteError(f"{name} is no text", got=repr(text), where=where)
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise SuiteError(f"{name} has half a surrogate pair, which is no character", where=where)
+    if not isinstance(row["task"], str) or row["task"] not in RULES:
         raise SuiteError("no grader for this task", expected=", ".join(RULES), got=row["task"], where=where)
     subtask = row.get("subtask")
-    template = (
-        f"{row['task']}/{subtask.removeprefix('updated_')}" if isinstance(subtask, str) else str(row["question_id"])
-    )
-    return Question(str(row["question_id"]), row["task"], template, released[:10], turns[0], str(row["ground_truth"]))
+    template = f"{row['task']}/{subtask.removeprefix('updated_')}" if isinstance(subtask, str) else row["question_id"]
+    return Question(row["question_id"], row["task"], template, released[:10], turns[0], row["ground_truth"])
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return bool(_DATE.fullmatch(text) and date.fromisoformat(text))
+    except ValueError:  # a day that no calendar has
+        return False
 
 
 def split(questions: Iterable[Question], library_before: str) -> Split:
@@ -127,7 +150,7 @@ def split(questions: Iterable[Question], library_before: str) -> Split:
     Raises:
         UsageError: not a date.
     """
-    if not _DATE.fullmatch(library_before):
+    if not _is_date(library_before):
         raise UsageError("not a date", expected="YYYY-MM-DD", got=library_before)
     everything = list(questions)
     library = [question for question in everything if question.released < library_before]
@@ -253,9 +276,13 @@ def resume(path: Path, settings: dict[str, Any], kinds: Iterable[str]) -> Answer
         return {kind: [] for kind in kinds}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        there = found["settings"]
+        if found["schema"] != SCHEMA:
+            raise ValueError(f"{found['schema']} is not {SCHEMA}; name another file")
+        there: dict[str, Any] = {**found["settings"]}
         answers = {kind: [Answer.from_record(one) for one in found[f"{kind}_answers"]] for kind in kinds}
-    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        if any(len({one.id for one in own}) < len(own) for own in answers.values()):
+            raise ValueError("an answer is there twice")
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise SuiteError("not a result of livebench", got=f"{type(error).__name__}: {error}", where=path) from error
     if differing := [name for name in settings if settings[name] != there.get(name)]:
         name = differing[0]

@@ -14,7 +14,7 @@ import typer
 from galahad.cli.options import open_reader
 from taliesin import console
 from taliesin.cli.options import GpuLayers, Json, Model, Threads
-from taliesin.errors import EXIT_PARTIAL
+from taliesin.errors import EXIT_PARTIAL, UsageError
 
 if TYPE_CHECKING:
     from galahad.livebench_rules import Question
@@ -66,13 +66,20 @@ def livebench(
     --out is written after every question, and the same command asks none again; it holds ids, grades, tokens and
     hashes, and no text of a question or an answer.
 
-    Exit codes: 0 done, 2 not a date, or --out of other settings, 4 --max-seconds came first, or no newer question was
-    left to test; 13 not written, 31 no such model, 33 a question that does not fit, 40 not a question file.
+    Exit codes: 0 done, 2 not a date, one with no question before it, or --out of other settings, 4 --max-seconds came
+    first, or no newer question was left to test; 13 not written, 31 no such model, 33 a question that does not fit, 40
+    not a question file, or --out is no result.
     """
     from galahad import livebench as bench
+    from taliesin.durable import require_output
 
+    if out is not None and not split_only:
+        require_output(out)
     questions = bench.read(files)
     parts = bench.split(questions, library_before)
+    if not parts.library and not split_only:
+        first = min(question.released for question in questions)
+        raise UsageError("no question is released before that date", expected=f"after {first}", got=library_before)
     chosen = bench.sample(parts.library, examples, seed)
     known = {question.task for question in chosen}
     plan = {

@@ -308,6 +308,38 @@ def test_answers_come_back_from_their_file_and_other_settings_are_refused(tmp_pa
             livebench.resume(path, settings, answers)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"task": []}, {"task": None}, {"question_id": 5}, {"question_id": ""}, {"ground_truth": ["a"]}, {"ground_truth": None},
+     {"ground_truth": " "}, {"turns": [""]}, {"turns": [3]}, {"turns": ["\ud800"]}, {"livebench_release_date": "2024-13-01"},
+     {"livebench_release_date": "2024-02-30"}, {"livebench_release_date": "\u0662024-01-01"}, {"livebench_release_date": 2024}],
+)  # fmt: skip
+def test_field_of_another_kind_is_one_error(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(SuiteError):
+        livebench.read([write(tmp_path / "q.jsonl", row("a") | change)])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"schema": "galahad.livebench/1"}, {"settings": []}, {"settings": 3}, {"transfer_answers": None}, {"right": "x"},
+     {"score": float("nan")}, {"score": None}, {"n_out": "9"}, {"seconds": -1}, {"cut": None}, {"id": []}, {"task": "other"},
+     {"twice": True}],
+)  # fmt: skip
+def test_result_of_another_program_is_not_gone_on_with(tmp_path: Path, change: dict[str, Any]) -> None:
+    answers = {"transfer": [Answer("a", "zebra_puzzle", said(True), said(False))], "replay": []}
+    found = livebench.result({"model": "m"}, answers, 2)
+    one = found["transfer_answers"][0]
+    for name, value in change.items():
+        if name == "twice":
+            found["transfer_answers"] *= 2
+        else:
+            (found if name in found else one if name in one else one["library"])[name] = value
+    path = tmp_path / "lb.json"
+    path.write_text(json.dumps(found), encoding="utf-8")
+    with pytest.raises(SuiteError, match="not a result"):
+        livebench.resume(path, {"model": "m"}, answers)
+
+
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
@@ -336,6 +368,14 @@ def test_command_says_how_the_files_split(tmp_path: Path, call: Callable[..., tu
     assert code == 4
     assert "no newer question is left" in err
     assert call(str(file), "--library-before", "soon")[0] == 2
+    assert call(str(file), "--library-before", "2024-02-30")[0] == 2
+    code, _, err = call(str(file), "--library-before", "2020-01-01")
+    assert code == 2
+    assert "no question is released before" in err
+    code, _, err = call(str(file), "--library-before", "2024-11-25", "--out", "/dev/zero")
+    assert code == 13
+    assert call(str(file), str(file), "--library-before", "2024-11-25")[0] == 40
+    assert call(str(file), "--library-before", "2024-11-25", "--sample", "0")[0] == 2
     assert call(str(tmp_path / "none"), "--library-before", "2025-01-01")[0] == 40
 
 
