@@ -37,6 +37,7 @@ h2{break-after:avoid}tr,.card,svg{break-inside:avoid}.wide{overflow:visible;back
 """  # noqa: E501
 
 _SHORT = 30  # characters that a cell may have and stay on one line
+_LABEL = 60  # characters of a bar's label
 
 
 def page(summaries: Sequence[Summary], comparison: Comparison | None, results: Sequence[tuple[str, Document]]) -> str:
@@ -106,6 +107,7 @@ def _bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]]]], unit: str, le
     """
     if not all(0 <= sum(value for value, _ in parts) < math.inf for _, parts in rows):
         raise ValueError("a value is below zero or not finite")
+    rows = [(label if len(label) <= _LABEL else label[: _LABEL - 3] + "...", parts) for label, parts in rows]
     most = max((sum(value for value, _ in parts) for _, parts in rows), default=0.0) or 1.0
     # Sizes are those of a phone; a wider window scales the picture up a little.
     left, step = 16 + 7 * max((len(label) for label, _ in rows), default=0), 24

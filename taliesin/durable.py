@@ -50,6 +50,8 @@ def replacing(path: Path, *, draft: Path | None = None, mode: int = 0o600) -> It
 
 def _require_replaceable(path: Path) -> None:
     """Refuse what is no file: `--out /dev/null` of a root user would take the device away from everybody else."""
+    if not path.name:  # `.` and `/`, beside which no draft can be named
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
     except OSError:
@@ -81,9 +83,9 @@ def write_output(path: Path, text: str, *, mode: int = 0o600, errors: str = "sur
 
 def require_output(path: Path) -> None:
     """Find out whether `write_output` can write there, before the work whose result it is. Raises as it does."""
-    draft = path.with_name(f".{os.urandom(6).hex()}")
     try:
         _require_replaceable(path)
+        draft = path.with_name(f".{os.urandom(6).hex()}")
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         draft.unlink()
     except FileNotFoundError as error:

@@ -275,6 +275,14 @@ def test_bars_of_large_figures_have_no_exponent() -> None:
     assert "0.5 tokens" in drawn
 
 
+def test_bars_stay_on_the_page_whatever_their_labels_and_figures() -> None:
+    drawn = page._bars([("n" * 10_000, [(1e308, "bar")])], "tokens")
+    assert len(drawn) < 2000
+    for value in (-1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="below zero or not finite"):
+            page._bars([("a", [(value, "bar")])], "tokens")
+
+
 def test_command_prints_markdown_json_or_writes_a_page(
     make: Callable[..., Path], run: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:

@@ -114,6 +114,14 @@ def test_a_missing_folder_is_the_users_mistake(tmp_path: Path) -> None:
         durable.write_output(tmp_path / "no" / "page.html", "text")
 
 
+@pytest.mark.parametrize("folder", [".", "/", ".."])
+def test_a_folder_is_no_output(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreFull):
+        durable.write_output(Path(folder), "text")
+    assert names(tmp_path) == []
+
+
 def test_an_output_may_have_the_users_own_mode_and_the_longest_name(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 255)
     before = os.umask(0o022)
