@@ -6,6 +6,7 @@ The file of an arm holds no text of a problem or of a model. Deliberately does n
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -122,7 +123,33 @@ def load(path: Path) -> Arm:
     try:
         rows = tuple(Row(**row) for row in record["rows"])
         arm = Arm(record["kind"], record["engine"], record["settings"], rows, record["energy"], record["created"])
-        arm.totals()
-    except (KeyError, TypeError, AttributeError) as error:
+        _require_types(arm)
+    except (KeyError, TypeError) as error:
         raise SuiteError("the arm lacks a field, or has one of another type", got=error, where=path) from error
     return arm
+
+
+_NUMBER = (int, float)
+_ROW_TYPES: Mapping[str, tuple[type, ...]] = {
+    "id": (str,), "sha256": (str,), "gold": (int,), "answer": (int, type(None)), "grade": (str,), "cause": (str,),
+    "block": (str, type(None)), "n_attempts": (int,), "n_reused": (int,), "n_prefilled": (int,), "n_out": (int,),
+    "seconds": _NUMBER, "detail": (dict,),
+}  # fmt: skip
+
+
+def _require_types(arm: Arm) -> None:
+    """Raises TypeError with the first field that has another type than `Arm.write` gives it."""
+    wrong = [name for name in ("engine", "settings", "energy") if not isinstance(getattr(arm, name), dict)]
+    wrong += [name for name in ("kind", "created") if not isinstance(getattr(arm, name), str)]
+    for number, row in enumerate(arm.rows, 1):
+        wrong += [
+            f"row {number}: {name}" for name, kinds in _ROW_TYPES.items() if type(getattr(row, name)) not in kinds
+        ]
+        if not wrong and not math.isfinite(row.seconds):
+            wrong.append(f"row {number}: seconds")
+    if not wrong:
+        wrong += [
+            f"energy: {name}" for name in ("low", "high") if type(arm.energy.get(name)) not in (*_NUMBER, type(None))
+        ]
+    if wrong:
+        raise TypeError(wrong[0])

@@ -44,6 +44,7 @@ _ENTRIES = "entries"
 _LIBRARY = "library"
 _QUARANTINE = "quarantine"
 REBUILD_LOCK = "rebuild.lock"
+_MERGED = "merged"  # the block of all entries is called so; an entry of that id would lose its own to it
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MAX_ENTRY_BYTES = 4 << 20
 
@@ -117,8 +118,12 @@ def verified(
     Raises:
         BankError: it did not; the message says what it did instead. UsageError: not Python. SandboxUnavailable: as `verify`.
     """
-    if not _ID.fullmatch(problem.id):
-        raise BankError("this id cannot name an entry", expected="letters, digits, . _ -", got=ascii(problem.id[:80]))
+    if not _ID.fullmatch(problem.id) or problem.id == _MERGED:
+        raise BankError(
+            "this id cannot name an entry",
+            expected=f"at most 100 letters, digits, . _ -, and not {_MERGED}",
+            got=ascii(problem.id[:80]),
+        )
     if problem.answer not in GOLDS:
         raise BankError("the answer is out of range", expected="0..999", got=problem.answer, where=problem.id)
     check = programs.check(program, problem.problem)
@@ -208,7 +213,11 @@ class Bank:
 
         self.path = path
         marker = path / _MARKER
-        if not marker.is_file():
+        try:
+            there = marker.is_file()
+        except OSError as error:
+            raise BankError("no bank there", got=error.strerror, where=path) from error
+        if not there:
             if not create:
                 raise BankError(
                     "no bank there", expected=f"a folder with {_MARKER}", where=path, hint="bank add makes one"
@@ -224,6 +233,8 @@ class Bank:
         found = _read(marker)
         if found != {"format": "galahad-bank", "version": VERSION}:
             raise BankError("not a bank of this version", expected=VERSION, got=found.get("version"), where=marker)
+        if create:  # also one whose folder was lost, as an empty one is on its way through git
+            _make_folder(path / _ENTRIES)
         self.library: Library = Library(path / _LIBRARY)
 
     def close(self) -> None:
@@ -246,9 +257,8 @@ class Bank:
         return tuple(self.get(id_) for id_ in self.ids())
 
     def ids(self) -> tuple[str, ...]:
-        return tuple(
-            sorted(path.stem for path in (self.path / _ENTRIES).glob("*.json") if not path.name.startswith("."))
-        )
+        """The ids of all files that can be an entry; `check` names the others."""
+        return tuple(sorted(path.stem for path in (self.path / _ENTRIES).glob("*.json") if _is_entry_file(path)))
 
     def get(self, id_: str) -> Entry:
         """The entry of that id.
@@ -261,15 +271,14 @@ class Bank:
             raise BankError("no such entry", got=id_, where=self.path, hint="galahad bank list")
         record = _read(path)
         fields = {name: value for name, value in record.items() if name not in ("schema", "seal")}
-        if record.get("schema") != SCHEMA or record.get("seal") != sha256_of(fields):
+        if record.get("schema") != SCHEMA or record.get("seal") != _seal(fields):
             raise BankError(
                 "the entry is not as it was written", expected=f"{SCHEMA} under its own hash", where=path,
                 hint="galahad bank rm, then add it again",
             )  # fmt: skip
-        try:
-            return Entry(**{**fields, "findings": tuple(fields["findings"])})
-        except (KeyError, TypeError) as error:
-            raise BankError("the entry lacks a field, or has one too many", got=error, where=path) from error
+        if wrong := next(_malformed(fields), None):
+            raise BankError("the entry lacks a field, or has one too many or of another type", got=wrong, where=path)
+        return Entry(**{**fields, "findings": tuple(fields["findings"])})
 
     def set_aside_ids(self) -> tuple[str, ...]:
         """Ids of the entries in quarantine; one of them may have been banked again."""
@@ -373,7 +382,7 @@ class Bank:
         texts = [entry.document() for entry in self.entries()]
         if not texts:
             raise BankError("the bank is empty", where=self.path)
-        return reader.save(self.library, f"merged@{reader.model_sha256[:12]}", "\n\n---\n\n".join(texts), "merged")
+        return reader.save(self.library, f"{_MERGED}@{reader.model_sha256[:12]}", "\n\n---\n\n".join(texts), _MERGED)
 
     def _save(self, entry: Entry, reader: Reader) -> SavedBlock:
         return reader.save(self.library, f"{entry.id}@{reader.model_sha256[:12]}", entry.document(), entry.id)
@@ -433,15 +442,62 @@ class Bank:
             yield Trouble(name, "block", f"{error.kind}: {error.message}")
 
     def _check_library(self) -> Iterator[Trouble]:
+        for path in sorted((self.path / _ENTRIES).glob("*")):
+            if not path.name.startswith(".") and not _is_entry_file(path):
+                yield Trouble(ascii(path.name)[1:-1], "entry", "no entry can have this file")
         entries = [entry for id_ in self.ids() if (entry := self._found(id_)) is not None]
         known = {str(block["name"]) for entry in entries for block in entry.blocks.values()}
-        kept = {"merged", *self.set_aside_ids()}
+        kept = {_MERGED, *self.set_aside_ids()}
         for line in self.library.list():
             if line.name is None or (line.name not in known and line.name.rpartition("@")[0] not in kept):
                 yield Trouble(line.name or line.id, "block", "no entry names it")
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StoreFull("a folder of the bank cannot be made", got=error.strerror, where=path) from error
+
+
+def _is_entry_file(path: Path) -> bool:
+    return path.suffix == ".json" and _ID.fullmatch(path.stem) is not None and path.is_file()
+
+
+def _seal(fields: Mapping[str, Any]) -> str | None:
+    """The seal of an entry's fields; None for what no writer can have sealed (NaN)."""
+    try:
+        return sha256_of(fields)
+    except (ValueError, RecursionError):
+        return None
+
+
+_TYPES: Mapping[str, type] = {
+    "id": str, "problem": str, "sha256": str, "answer": int, "program": str, "program_sha256": str, "parametric": bool,
+    "findings": list, "verification": dict, "provenance": dict, "need": dict, "blocks": dict, "created": str,
+}  # fmt: skip
+_BLOCK_TYPES: Mapping[str, type] = {"name": str, "id": str, "model": str, "model_sha256": str, "n_tokens": int}
+
+
+def _malformed(fields: Mapping[str, Any]) -> Iterator[str]:
+    """Fields that are missing, one too many, or of another type: a seal says that nothing changed since, not that it was right."""
+    yield from sorted(_TYPES.keys() ^ fields.keys())
+    yield from (name for name, kind in _TYPES.items() if type(fields[name]) is not kind)
+    if fields["answer"] not in GOLDS:
+        yield "answer"
+    if not all(isinstance(one, str) for one in fields["findings"]):
+        yield "findings"
+    for told in fields["need"].values():
+        if not isinstance(told, dict) or not all(isinstance(told.get(key), str) for key in ("solved", "by")):
+            yield "need"
+    for block in fields["blocks"].values():
+        if not isinstance(block, dict) or any(type(block.get(key)) is not kind for key, kind in _BLOCK_TYPES.items()):
+            yield "blocks"
+    # JSON can hold half a character, which can be neither tokenized nor printed.
+    yield from (name for name in ("problem", "program") if any("\ud800" <= char <= "\udfff" for char in fields[name]))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from galahad.arm import Arm
+from galahad.errors import SuiteError
 from galahad.report import Summary
 from galahad.stats import Proportion
+from taliesin.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,20 @@ class SystemScore:
 
 
 def system_score(summary: Summary, recalls: Sequence[Arm], transfers: Sequence[Arm]) -> SystemScore:
-    """The score of a run with what was recalled for its other problems (by hash of their text)."""
+    """The score of a run with what was recalled for its other problems (by hash of their text).
+
+    Raises:
+        SuiteError: a recall of problems none of which the run has. UsageError: an arm that is there twice, and would count so.
+    """
+    for arms in (recalls, transfers):
+        if any(arm in arms[:number] for number, arm in enumerate(arms)):
+            raise UsageError("the same arm twice", hint="the score of --run counts every file once")
+    suite = set(summary.run.header["suite"]["problems"].values())
+    for arm in recalls:
+        if arm.rows and suite.isdisjoint(row.sha256 for row in arm.rows):
+            raise SuiteError(
+                "the recall is of other problems than the base run", hint="--run, the run of these problems"
+            )
     hashes: dict[str, str] = summary.run.header["suite"]["problems"]
     sure = {hashes[r.id] for r in summary.results if r.confidence == "confident" and r.grade == "right"}
     right = {row.sha256 for arm in recalls for row in arm.rows if row.grade == "right"}

@@ -18,7 +18,7 @@ from typing import Any
 
 from galahad import templates
 from galahad.errors import SuiteError
-from galahad.problems import Problem, text_sha256
+from galahad.problems import GOLDS, Problem, text_sha256
 from galahad.runlog import sha256_of
 from galahad.solutions import Solution
 from galahad.templates import CrossCheck, Run, Template, Variants
@@ -106,15 +106,19 @@ def load(path: Path) -> tuple[Variant, ...]:
         SuiteError: not such a file, or a text under another hash.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines: U+2028 and its like stand unescaped in a problem's text.
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise SuiteError("the variants cannot be read", got=error, where=path) from error
-    found = []
-    for number, line in enumerate(lines, 1):
+    found: list[Variant] = []
+    ids: set[str] = set()
+    for number, line in enumerate(lines if any(lines) else (), 1):
         where = f"{path}, line {number}"
         try:
             row = json.loads(line)
-            problem = Problem(str(row["id"]), str(row["problem"]), int(row["answer"]), str(row["sha256"]))
+            if type(row["answer"]) is not int or row["answer"] not in GOLDS:
+                raise ValueError(f"the answer is no integer in 0..999: {row['answer']!r}")
+            problem = Problem(str(row["id"]), str(row["problem"]), row["answer"], str(row["sha256"]))
             found.append(
                 Variant(
                     problem,
@@ -126,12 +130,15 @@ def load(path: Path) -> tuple[Variant, ...]:
                     {str(k): str(v) for k, v in row["programs"].items()},
                 )
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise SuiteError(
                 "not a variant", expected="a line that galahad isomorph wrote", got=repr(error)[:80], where=where
             ) from error
         if text_sha256(problem.problem) != problem.sha256:
             raise SuiteError("the variant's text has another hash", where=where)
+        if problem.id in ids:
+            raise SuiteError("two variants have the same id", got=problem.id, where=where)
+        ids.add(problem.id)
     if not found:
         raise SuiteError("no variants there", where=path)
     return tuple(found)

@@ -131,6 +131,8 @@ class Rebuilder:
             raise StoreLocked(
                 "another rebuild is at work on this bank", where=lock.lock_file, hint="wait until it is done"
             ) from error
+        except OSError as error:
+            raise StoreFull("not permitted, or no space", got=error.strerror, where=lock.lock_file) from error
         try:
             yield
         finally:

@@ -131,7 +131,12 @@ def read(folder: Path) -> Template:
     try:
         fields = yaml.safe_load(path.read_text(encoding="utf-8"))
         sources = {way: (folder / f"{way}.py").read_text(encoding="utf-8") for way in WAYS}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+        yaml.YAMLError,
+    ) as error:  # ValueError: no UTF-8, or a date of no calendar
         raise SuiteError("cannot read a problem template", got=error, where=folder) from error
     try:
         template = Template(

@@ -453,19 +453,24 @@ class Library:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the writers' lock, once more if it is held. Raises StoreLocked after `lock_seconds` of waiting."""
+        """Hold the writers' lock, once more if it is held.
+
+        Raises:
+            StoreLocked: after `lock_seconds` of waiting. StoreFull: the library cannot be written.
+        """
         from filelock import FileLock, Timeout
 
         if self._lock is None:
             self._lock = FileLock(self.path / _LOCK, timeout=self._lock_seconds, mode=0o600)
-        try:
-            self._lock.acquire()
-        except Timeout as error:
-            raise StoreLocked(
-                f"another process has been writing to the library for {self._lock_seconds:.0f} s",
-                where=self.path / _LOCK,
-                hint="wait for it, or look for a process that hangs",
-            ) from error
+        with _storage_errors(self.path):
+            try:
+                self._lock.acquire()
+            except Timeout as error:
+                raise StoreLocked(
+                    f"another process has been writing to the library for {self._lock_seconds:.0f} s",
+                    where=self.path / _LOCK,
+                    hint="wait for it, or look for a process that hangs",
+                ) from error
         try:
             yield
         finally:

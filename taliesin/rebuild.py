@@ -157,7 +157,7 @@ class Rebuilder:
 
         Raises:
             StoreLocked: another rebuild is at work on the library. StoreMissing: one of `only` is not there.
-            StoreFull: no space for a new generation; the old one is in place. ModelError: `model` is nothing.
+            StoreFull: no space for a new generation, or a read-only place; the old one is there. ModelError: `model` is nothing.
         """
         if self.model is not None:
             models.resolve(self.model)
@@ -165,6 +165,10 @@ class Rebuilder:
         outcomes: list[Outcome] = []
         try:
             with self._alone():
+                for line in self.library.list() if only is None else ():
+                    if line.name is not None and not line.id:
+                        outcomes.append(Outcome((line.name,), "", "", "failed", str(line.problem), 0, 0.0))
+                        on_block(outcomes[-1])
                 successors = {} if self.dry_run else self._take_up()
                 queue = self._queue(only)
                 while queue:
@@ -227,6 +231,8 @@ class Rebuilder:
             raise StoreLocked(
                 "another rebuild is at work on this library", where=lock.lock_file, hint="wait until it is done"
             ) from error
+        except OSError as error:
+            raise StoreFull("not permitted, or no space", got=error.strerror, where=lock.lock_file) from error
         try:
             yield
         finally:

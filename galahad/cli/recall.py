@@ -348,7 +348,8 @@ def cost(
     A line is named by its file and model. With --run the system score: confidently right in the run, and recovered by
     recall; beside it always the transfer score, which is the figure for generalisation.
 
-    Exit codes: 0 printed, 40 not an arm, 43 not a run.
+    Exit codes: 0 printed, 2 with --run an arm that is there twice, 40 not an arm, or a recall of other problems than
+    the run's, 43 not a run.
     """
     from galahad import arm as arms
     from galahad import cost as costs

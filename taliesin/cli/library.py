@@ -368,8 +368,9 @@ def import_blocks(
         raise UsageError("--rebuild and --no-certify contradict each other")
     if replace and not confirm("Blocks here that have the same names are removed. Go on?", yes):
         raise typer.Exit(EXIT_NO)
-    with reading(bundle):  # what is no bundle leaves no empty library behind
-        pass
+    with reading(bundle) as (_, members):  # what is no bundle, or was cut short, leaves no empty library behind
+        for _ in members:
+            pass
     with _open(library, create=True) as store:
         report = store.import_(bundle, replace)
         names = [str(line.name) for line in report.added]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from galahad import bank, lint, routing, sandbox, solutions, sources
 from galahad.bank import Bank, Entry, Need
 from galahad.errors import BankError
 from galahad.problems import Problem
+from galahad.runlog import sha256_of
 
 NEEDED = Need("failed", "a test")
 PROBLEM = Problem.of("sum-7", "What is the sum of the integers from 1 to 37?", 703)
@@ -159,6 +161,68 @@ def test_a_file_that_is_no_entry_is_one_clear_error(store: Bank, content: str) -
     (store.path / "entries" / "x.json").write_text(content, encoding="utf-8")
     with pytest.raises(BankError):
         store.get("x")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"blocks": []}, {"blocks": {"x": {}}}, {"blocks": {"x": "y"}}, {"provenance": []}, {"problem": 3}, {"program": None},
+        {"program": "\ud800"}, {"verification": "x"}, {"need": [1]}, {"need": {"x": 1}}, {"answer": "703"}, {"answer": 703.5},
+        {"answer": -7}, {"findings": 3}, {"findings": [3]}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_a_sealed_entry_with_a_field_of_another_type_is_one_clear_error(
+    store: Bank, entry: Entry, scripted: Any, change: dict[str, Any]
+) -> None:
+    store.add(entry, scripted(), NEEDED)
+    path = store.path / "entries" / "sum-7.json"
+    fields = {name: value for name, value in json.loads(path.read_bytes()).items() if name not in ("schema", "seal")}
+    fields |= change
+    path.write_text(json.dumps({"schema": bank.SCHEMA, **fields, "seal": sha256_of(fields)}), encoding="utf-8")
+    with pytest.raises(BankError, match="another type"):
+        store.get("sum-7")
+
+
+def test_an_entry_with_a_value_that_is_no_json_is_one_clear_error(store: Bank, entry: Entry, scripted: Any) -> None:
+    store.add(entry, scripted(), NEEDED)
+    path = store.path / "entries" / "sum-7.json"
+    path.write_text(path.read_text(encoding="utf-8").replace("703", "NaN", 1), encoding="utf-8")
+    with pytest.raises(BankError):
+        store.get("sum-7")
+
+
+def test_files_that_no_entry_can_have_do_not_stop_the_bank_and_check_names_them(
+    store: Bank, entry: Entry, scripted: Any
+) -> None:
+    store.add(entry, scripted(), NEEDED)
+    folder = store.path / "entries"
+    (folder / "sum-7 (copy).json").write_bytes((folder / "sum-7.json").read_bytes())
+    (folder / f"{'a' * 200}.json").write_text("{}", encoding="utf-8")
+    (folder / "dir.json").mkdir()
+    os.mkfifo(folder / "fifo.json")
+    (folder / "zero.json").symlink_to("/dev/zero")
+    assert [one.id for one in store.entries()] == ["sum-7"]
+    assert {one.what for one in store.check(verify=None)} == {
+        "sum-7 (copy).json", f"{'a' * 200}.json", "dir.json", "fifo.json", "zero.json",
+    }  # fmt: skip
+
+
+def test_an_entry_cannot_take_the_name_of_the_merged_block(prints: Any) -> None:
+    with pytest.raises(BankError, match="cannot name an entry"):
+        bank.verified(replace(PROBLEM, id="merged"), PROGRAM, {}, prints("703\n"))
+
+
+def test_a_bank_whose_entries_folder_is_gone_takes_entries_again(tmp_path: Path, entry: Entry, scripted: Any) -> None:
+    with Bank(tmp_path / "bank", create=True) as made:
+        (made.path / "entries").rmdir()
+    with Bank(tmp_path / "bank", create=True) as again:
+        again.add(entry, scripted(), NEEDED)
+        assert again.ids() == ("sum-7",)
+
+
+def test_a_path_that_no_file_system_takes_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(BankError, match="no bank there"):
+        Bank(tmp_path / ("y" * 300))
 
 
 def test_check_runs_the_programs_again(store: Bank, entry: Entry, scripted: Any, prints: Any) -> None:

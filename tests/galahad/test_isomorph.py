@@ -142,6 +142,32 @@ def test_a_file_that_is_no_variants_file_is_refused(tmp_path: Path, line: str) -
         isomorph.load(path)
 
 
+ROW = {
+    "id": "a~1", "problem": "One\u2028two\x85?", "answer": 3, "sha256": text_sha256("One\u2028two\x85?"), "origin": "a",
+    "origin_sha256": "0", "seed": 1, "values": {"n": 1}, "by_way": {"solve": 3}, "programs": {"solve": "0"},
+}  # fmt: skip
+
+
+def test_line_separators_of_a_text_are_no_ends_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "v.jsonl"
+    path.write_text(json.dumps(ROW, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert isomorph.load(path)[0].problem.problem == ROW["problem"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [ROW, ROW], [{**ROW, "answer": float("inf")}], [{**ROW, "answer": 3.7}], [{**ROW, "answer": True}],
+        [{**ROW, "answer": 1000}], [{**ROW, "seed": float("inf")}], [{**ROW, "values": []}],
+    ],
+)  # fmt: skip
+def test_variants_that_are_there_twice_or_of_other_types_are_refused(tmp_path: Path, rows: list[object]) -> None:
+    path = tmp_path / "v.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+    with pytest.raises(SuiteError):
+        isomorph.load(path)
+
+
 def test_a_variant_whose_text_was_changed_is_refused(legs: Solution, ran: Any, tmp_path: Path) -> None:
     bound = legs.bind(TEXT)
     [one] = isomorph.name(bound, Problem.of("farm", TEXT, 144), 1, isomorph.draw(bound, 1, 1, agree(ran)))

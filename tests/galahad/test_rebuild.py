@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import filelock
 import pytest
 
 from galahad import bank, cli, sandbox
@@ -21,7 +23,7 @@ from galahad.problems import Problem
 from galahad.reader import GraftReader
 from galahad.rebuild import Rebuilder, Report
 from taliesin import console, llama
-from taliesin.errors import StoreLocked
+from taliesin.errors import StoreFull, StoreLocked
 from taliesin.library import Library
 from taliesin.llama import Settings
 
@@ -265,6 +267,15 @@ def test_entry_that_was_changed_meanwhile_is_left_alone(store: Bank, model: Path
     report = rebuilt(store, model, meanwhile)
     assert report.entries == []
     assert (store.ids(), store.set_aside_ids()) == (("sum-7",), ())
+
+
+def test_place_that_cannot_be_written_is_one_error(store: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    with pytest.raises(StoreFull, match="not permitted"):
+        rebuilt(store, None, None)
 
 
 def test_two_rebuilds_do_not_meet(store: Bank, model: Path, holds: Verify) -> None:

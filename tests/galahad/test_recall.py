@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from galahad.bank import Bank, Need
 from galahad.errors import BankError, SuiteError
 from galahad.problems import Problem
 from galahad.reader import GraftReader
+from galahad.stats import Proportion
+from taliesin.errors import UsageError
 from taliesin.library import Library
 from taliesin.llama import Settings
 
@@ -151,6 +155,51 @@ def test_a_file_that_is_no_arm_is_refused(tmp_path: Path, content: str) -> None:
     path.write_text(content, encoding="utf-8")
     with pytest.raises(SuiteError):
         arm.load(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("engine", "x"),
+        ("energy", []),
+        ("energy", {"low": "x"}),
+        ("settings", None),
+        ("kind", ["recall"]),
+        ("created", 1),
+    ],
+)
+def test_an_arm_with_a_field_of_another_type_is_refused(tmp_path: Path, field: str, value: object) -> None:
+    record = {"schema": arm.SCHEMA, **an_arm("recall", [row("a", "right", 3)]).as_dict(), field: value}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(SuiteError, match="another type"):
+        arm.load(path)
+
+
+@pytest.mark.parametrize(("field", "value"), [("sha256", []), ("n_out", "3"), ("seconds", float("nan")), ("id", None)])
+def test_a_row_with_a_field_of_another_type_is_refused(tmp_path: Path, field: str, value: object) -> None:
+    record = an_arm("recall", [row("a", "right", 3)]).as_dict()
+    record["rows"] = [{**record["rows"][0], field: value}]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"schema": arm.SCHEMA, **record}), encoding="utf-8")
+    with pytest.raises(SuiteError, match="another type"):
+        arm.load(path)
+
+
+def a_summary(**problems: str) -> Any:
+    header = {"suite": {"problems": problems}}
+    return SimpleNamespace(run=SimpleNamespace(header=header), results=(), accuracy=Proportion.of(0, len(problems)))
+
+
+def test_the_score_counts_no_arm_twice_and_no_recall_of_other_problems() -> None:
+    recalled = an_arm("recall", [row("a", "right", 3, sha256="1")])
+    adapted = an_arm("transfer", [row("a~1", "right", 3, sha256="7")])
+    score = cost.system_score(a_summary(a="1", b="2"), [recalled], [adapted])
+    assert (score.recovered, score.system.n) == (1, 2)
+    with pytest.raises(UsageError, match="twice"):
+        cost.system_score(a_summary(a="1"), [recalled], [adapted, adapted])
+    with pytest.raises(SuiteError, match="other problems"):
+        cost.system_score(a_summary(a="9"), [recalled], [])
 
 
 def test_ratios_are_of_the_first_arm_and_joules_a_range() -> None:

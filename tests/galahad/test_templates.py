@@ -143,6 +143,8 @@ def test_values_outside_ranges_or_against_constraints_are_refused() -> None:
         ("from: 5", "from: 15", "own values are refused"),
         ("coprime", "friendly", "no such constraint"),
         ("statement: |-", "statement: [", "cannot read a problem template"),
+        ("answer: 503", "answer: 2026-99-99", "cannot read a problem template"),
+        ("answer: 503", "answer: " + "[" * 20_000, "cannot read a problem template"),
     ],
 )
 def test_a_template_that_is_not_well_formed_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:

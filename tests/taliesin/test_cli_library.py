@@ -306,6 +306,11 @@ def test_import_of_something_else_is_exit_20(run: Run, tmp_path: Path) -> None:
     assert run("import", str(tmp_path / "x")).code == 20
     assert run("import", str(GOLDEN / "block_v1.kvb")).code == 20
     assert run("import", str(tmp_path / "none")).code == 10
+    whole = (GOLDEN / "bundle_v1.tar").read_bytes()
+    for end in (0, 512, 1024, 2048, len(whole) // 2):
+        (tmp_path / "cut.tar").write_bytes(whole[:end])
+        assert run("import", str(tmp_path / "cut.tar"), "--library", str(tmp_path / "never")).code == 20
+    assert not (tmp_path / "never").exists()
     assert run("import", str(GOLDEN / "bundle_v1.tar")).code == 0
 
 

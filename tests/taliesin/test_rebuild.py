@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
 import pytest
 
@@ -278,6 +280,28 @@ def test_dry_run_says_what_is_stale_and_changes_nothing(library: Library, model:
     assert (found["short"].status, found["ring"].status) == ("stale", "verified")
     assert library.list() == before
     assert not library.index.certified()
+
+
+def test_damaged_name_is_a_failure(library: Library, model: Path) -> None:
+    save(library, model)
+    path = library.refs.path("short")
+    os.chmod(path, 0o600)
+    Path(os.fsdecode(path)).write_bytes(b"nothing")
+    report = Rebuilder(library, str(model)).run()
+    found = by_name(report.outcomes)
+    assert (found["short"].status, found["ring"].status) == ("failed", "verified")
+    assert not report.sound
+
+
+def test_place_that_cannot_be_written_is_one_error(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    with pytest.raises(StoreFull, match="not permitted"):
+        Rebuilder(library).run()
+    with pytest.raises(StoreFull, match="not permitted"), library.locked():
+        pass
 
 
 def test_two_rebuilds_do_not_meet(library: Library, model: Path) -> None:
