@@ -13,7 +13,7 @@ from typing import Any
 from galahad import findings
 from galahad.compare import Comparison
 from galahad.findings import Document
-from galahad.report import Summary
+from galahad.report import Summary, as_promised
 from taliesin import console
 from taliesin.errors import UsageError
 
@@ -45,14 +45,15 @@ def page(summaries: Sequence[Summary], comparison: Comparison | None, results: S
 
     Raises:
         UsageError: a raw result of a schema that nothing reads. FormatError: a field is missing that its schema promises,
-            or is of another kind.
+            or is of another kind. RunLogError: the same of a run.
     """
     parts = []
     if comparison is not None:
         parts.append(_comparison(comparison))
     for summary in summaries:
-        parts += [_head(summary), _accuracy(summary), _negative(summary), _costs(summary), _problems(summary)]
-        parts.append(_provenance(summary))
+        with as_promised(summary.run):
+            parts += [_head(summary), _accuracy(summary), _negative(summary), _costs(summary), _problems(summary)]
+            parts.append(_provenance(summary))
     for name, document in results:
         if str(document.get("schema")) not in findings.READERS:
             known = ", ".join(sorted(findings.READERS))
@@ -167,8 +168,8 @@ def _head(summary: Summary) -> str:
     )  # fmt: skip
     return (
         f"<h1>{escape(header['suite']['name'])} with {escape(header['engine']['model'])}</h1>"
-        f'<p class="soft">{escape(str(summary.run.path))}: {settings["attempts"]} attempt(s) a problem, temperature '
-        f"{settings['temperature']}, seed {settings['seed']}, started {escape(header['created'])}</p>"
+        f'<p class="soft">{escape(str(summary.run.path))}: {escape(str(settings["attempts"]))} attempt(s) a problem, temperature '
+        f"{escape(str(settings['temperature']))}, seed {escape(str(settings['seed']))}, started {escape(header['created'])}</p>"
         f'{unfinished}<div class="cards">{shown}</div>'
     )
 

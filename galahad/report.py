@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,9 +140,20 @@ def summarise(run: Run) -> Summary:
     Raises:
         RunLogError: a record whose hash holds lacks a field: another program wrote it.
     """
-    try:
+    with as_promised(run):
         return _summary(run)
-    except (AttributeError, KeyError, TypeError) as error:
+
+
+@contextmanager
+def as_promised(run: Run) -> Iterator[None]:
+    """What is read of the run's records inside must be there, and be of the kind that their schema promises.
+
+    Raises:
+        RunLogError: it is not.
+    """
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError, ArithmeticError) as error:
         raise RunLogError(
             "a record of the run lacks what its schema promises", got=f"{type(error).__name__}: {error}", where=run.path
         ) from error
@@ -260,12 +272,10 @@ def _energy(attempts: Sequence[Record]) -> tuple[tuple[float, float] | None, str
 
 
 def markdown(summary: Summary) -> str:
-    """The report as Markdown, for a reader."""
-    return "\n\n".join(
-        section
-        for section in (_head(summary), _results(summary), _costs(summary), _causes(summary), _list(summary))
-        if section
-    )
+    """The report as Markdown, for a reader. Raises RunLogError as `summarise`."""
+    with as_promised(summary.run):
+        sections = (_head(summary), _results(summary), _costs(summary), _causes(summary), _list(summary))
+    return "\n\n".join(section for section in sections if section)
 
 
 def _head(summary: Summary) -> str:

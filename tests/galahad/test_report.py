@@ -132,6 +132,27 @@ def test_a_record_of_another_program_is_one_error(make: Callable[..., Path]) -> 
             report.summarise(dataclasses.replace(run, attempts=(record,)))
 
 
+def test_header_of_another_program_is_one_error_and_never_markup(make: Callable[..., Path]) -> None:
+    run = runlog.read(make("a", [1, 2]))
+    for place in _places(run.header):
+        for value in (..., None, [], {"a": 1}, NASTY, 10**400):
+            header = json.loads(json.dumps(run.header))
+            inner = header
+            for key in place[:-1]:
+                inner = inner[key]
+            if value is ...:
+                del inner[place[-1]]
+            else:
+                inner[place[-1]] = value
+            try:
+                found = report.summarise(dataclasses.replace(run, header=header))
+                report.markdown(found)
+                html = page.page([found], None, [])
+            except RunLogError:
+                continue
+            assert "<script" not in html
+
+
 def test_run_without_attempts_has_a_page(make: Callable[..., Path]) -> None:
     html = page.page([summary(make("run", []))], None, [])
     read(html)
