@@ -19,7 +19,7 @@ from taliesin.errors import UsageError
 
 @dataclass(frozen=True)
 class Cost:
-    """One line. `tokens_per_point`: output tokens of the whole arm for each percentage point of accuracy, None at 0 %.
+    """One line. `tokens_per_point`: output tokens a problem for each percentage point of accuracy, None at 0 %.
 
     `joules` is (low, high) or None, and then `energy` says why.
     """
@@ -39,31 +39,34 @@ class Cost:
     @property
     def tokens_per_point(self) -> float | None:
         share = self.accuracy.k / self.accuracy.n if self.accuracy.n else 0.0
-        return self.tokens_out / (100 * share) if share else None
+        return self.tokens_per_problem / (100 * share) if share else None
 
     def as_dict(self, first: Cost) -> dict[str, Any]:
-        """JSON-ready; ratios are of the first line to this one."""
+        """JSON-ready; ratios are of what a problem cost in the first line to what it costs in this one, whatever their numbers."""
+        fair = self.n / first.n if first.n else 0.0
         return {
             "name": self.name,
             "n": self.n,
             "accuracy": self.accuracy._asdict(),
             "tokens_out": self.tokens_out,
             "tokens_per_problem": self.tokens_per_problem,
-            "tokens_ratio": first.tokens_out / self.tokens_out if self.tokens_out else None,
+            "tokens_ratio": fair * first.tokens_out / self.tokens_out if self.tokens_out else None,
             "tokens_per_point": self.tokens_per_point,
             "seconds": self.seconds,
-            "seconds_ratio": first.seconds / self.seconds if self.seconds else None,
+            "seconds_ratio": fair * first.seconds / self.seconds if self.seconds else None,
             "joules": None if self.joules is None else {"low": self.joules[0], "high": self.joules[1]},
-            "joules_ratio": _ratio(first.joules, self.joules),
+            "joules_ratio": _ratio(first.joules, self.joules, fair),
             "energy": self.energy,
         }
 
 
-def _ratio(first: tuple[float, float] | None, second: tuple[float, float] | None) -> dict[str, float] | None:
-    """The range of a quotient of two ranges; None where one is missing or may be 0."""
+def _ratio(
+    first: tuple[float, float] | None, second: tuple[float, float] | None, fair: float
+) -> dict[str, float] | None:
+    """`fair` times the range of a quotient of two ranges; None where one is missing or may be 0."""
     if first is None or second is None or second[0] <= 0:
         return None
-    return {"low": first[0] / second[1], "high": first[1] / second[0]}
+    return {"low": fair * first[0] / second[1], "high": fair * first[1] / second[0]}
 
 
 def of_arm(name: str, arm: Arm) -> Cost:
@@ -91,15 +94,16 @@ def of_run(name: str, summary: Summary) -> Cost:
 class SystemScore:
     """Problems that the base run got confidently right, and others whose answer came back from the bank.
 
-    `system` counts both; `base` is the run alone. `transfer` is the figure for generalisation and stands beside it always; None
-    where no transfer was measured. Recovered answers were put into the bank before: `system` is no measure of solving.
+    `system` counts both; `base` is the run alone. `transfers` are the figures for generalisation and stand beside it always: one for
+    each arm, never added up, because arms share their variants; empty where no transfer was measured. Recovered answers were put
+    into the bank before: `system` is no measure of solving.
     """
 
     base: Proportion
     confident_right: int
     recovered: int
     system: Proportion
-    transfer: Proportion | None
+    transfers: Sequence[Proportion]
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -107,7 +111,7 @@ class SystemScore:
             "confident_right": self.confident_right,
             "recovered": self.recovered,
             "system": self.system._asdict(),
-            "transfer": self.transfer._asdict() if self.transfer else None,
+            "transfers": [transfer._asdict() for transfer in self.transfers],
         }
 
 
@@ -130,11 +134,10 @@ def system_score(summary: Summary, recalls: Sequence[Arm], transfers: Sequence[A
     sure = {hashes[r.id] for r in summary.results if r.confidence == "confident" and r.grade == "right"}
     right = {row.sha256 for arm in recalls for row in arm.rows if row.grade == "right"}
     recovered = len((right - sure) & set(hashes.values()))
-    rows = [row for arm in transfers for row in arm.rows]
     return SystemScore(
         summary.accuracy,
         len(sure),
         recovered,
         Proportion.of(len(sure) + recovered, len(hashes)),
-        Proportion.of(sum(row.grade == "right" for row in rows), len(rows)) if rows else None,
+        [arm.accuracy for arm in transfers if arm.rows],
     )

@@ -375,8 +375,8 @@ def _cost(document: Document) -> Iterator[Finding]:
                 "right": _share(one["accuracy"]["k"], one["accuracy"]["n"]),
                 "tokens out": one["tokens_out"],
                 "a problem": f"{one['tokens_per_problem']:.1f}",
-                "a point": "-" if point is None else f"{point:.1f}",
-                "fewer than the first": "-" if ratio is None else f"{ratio:.1f}x",
+                "a point": "-" if point is None else f"{point:.3g}",
+                "fewer a problem than the first": "-" if ratio is None else f"{ratio:.1f}x",
                 "time": _time(one["seconds"]),
                 "joules": one["energy"] if joules is None else f"{joules['low']:.0f} to {joules['high']:.0f}",
             },
@@ -388,15 +388,15 @@ def _cost(document: Document) -> Iterator[Finding]:
                 "C11",
                 f"{first['name']}: {first['tokens_out']} tokens for {_share(first['accuracy']['k'], first['accuracy']['n'])}; "
                 f"{one['name']}: {one['tokens_out']} tokens for {_share(one['accuracy']['k'], one['accuracy']['n'])}: "
-                f"{one['tokens_ratio']:.0f}x fewer",
+                f"{one['tokens_ratio']:.0f}x fewer a problem",
             )
     score = document["score"]
     if score:
-        transfer = _interval(score["transfer"]) if score["transfer"] else "not measured"
+        transfer = "; ".join(map(_interval, score["transfers"])) or "not measured"
         yield Said(
             "C10",
             f"system score: {score['confident_right']} confident and right + {score['recovered']} recovered = "
-            f"{_interval(score['system'])}; transfer, the figure for generalisation: {transfer}",
+            f"{_interval(score['system'])}; transfer, the figure for generalisation, each arm by itself: {transfer}",
         )
 
 

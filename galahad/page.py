@@ -317,7 +317,9 @@ def _bills(document: Document) -> str:
         (a["name"], [(a["tokens_per_point"], "two")]) for a in document["arms"] if a["tokens_per_point"] is not None
     ]
     drawn = "<p>Output tokens in all:</p>" + _bars(bill, "tokens")
-    return drawn + ("<p>Output tokens for one point of accuracy:</p>" + _bars(point, "tokens") if point else "")
+    return drawn + (
+        "<p>Output tokens a problem for one percentage point of accuracy:</p>" + _bars(point, "tokens") if point else ""
+    )
 
 
 PICTURES: dict[str, Callable[[Document], str]] = {"galahad.cost/1": _bills, "taliesin.bench/1": _timings}

@@ -104,11 +104,11 @@ def _finish(found: Checked, as_json: bool, schema: str) -> None:
             detail = (
                 "" if item.state == "same" else f" (registered {item.expected[:16]}, here {item.got[:16] or 'none'})"
             )
-            console.out(f"{item.state:<12}{_line(item.what)}{detail}")
+            console.out(f"{item.state:<13}{_line(item.what)}{detail}")
         for verdict in found.verdicts:
             word = {True: "held", False: "FAILED", None: "not measured"}[verdict.held]
             value = "" if verdict.value is None else f", measured {verdict.value:.6g}"
-            console.out(f"{word:<12}{_line(verdict.statement)} ({_line(verdict.expected)}{value})")
+            console.out(f"{word:<13}{_line(verdict.statement)} ({_line(verdict.expected)}{value})")
         if not found.verdicts:
             console.note("not run yet")
     if not found.intact:

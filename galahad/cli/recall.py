@@ -341,12 +341,14 @@ def cost(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Put arms side by side: accuracy, output tokens, seconds, joules, tokens per point; ratios are to the first.
+    """Put arms side by side: accuracy, output tokens, seconds, joules, tokens per point.
 
     Example: galahad cost best-of-5.json recall.json merged.json transfer.json --run runs/first
 
-    A line is named by its file and model. With --run the system score: confidently right in the run, and recovered by
-    recall; beside it always the transfer score, which is the figure for generalisation.
+    A line is named by its file and model. "fewer" and "faster" say how many times less a problem costs than in the first
+    line (0.5: twice as much), and a point is one percentage point of accuracy at that line's tokens a problem. With
+    --run the system score: confidently right in the run, and recovered by recall; beside it always the score of each
+    transfer, which is the figure for generalisation.
 
     Exit codes: 0 printed, 2 with --run an arm that is there twice, 40 not an arm, or a recall of other problems than
     the run's, 43 not a run.
@@ -373,7 +375,7 @@ def cost(
         return
     console.out(
         console.table(
-            ["arm", "right", "tokens out", "a problem", "ratio", "seconds", "ratio", "tokens a point", "joules"],
+            ["arm", "right", "tokens out", "a problem", "fewer", "seconds", "faster", "tokens a point", "joules"],
             [_cost_row(one) for one in shown],
         )
     )
@@ -382,7 +384,7 @@ def cost(
         console.out(
             f"system: {score.confident_right} confident and right + {score.recovered} recovered: {score.system}"
         )
-        console.out(f"transfer (generalisation): {score.transfer or 'not measured'}")
+        console.out(f"transfer (generalisation): {'; '.join(map(str, score.transfers)) or 'not measured'}")
 
 
 def _cost_row(one: dict[str, Any]) -> tuple[object, ...]:
@@ -399,6 +401,6 @@ def _cost_row(one: dict[str, Any]) -> tuple[object, ...]:
         ratio(one["tokens_ratio"]),
         f"{one['seconds']:.1f}",
         ratio(one["seconds_ratio"]),
-        ratio(one["tokens_per_point"]),
+        "-" if one["tokens_per_point"] is None else f"{one['tokens_per_point']:.3g}",
         one["energy"] if joules is None else f"{joules['low']:.0f} to {joules['high']:.0f}",
     )

@@ -79,7 +79,9 @@ def report(
 def _raw(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_bytes(), parse_constant=_refuse)
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UsageError("the raw result cannot be read", got=error.strerror, where=path) from error
+    except (ValueError, RecursionError) as error:
         raise UsageError("not a raw result", got=error, where=path) from error
     if not isinstance(document, dict):
         raise UsageError("not a raw result", expected="one JSON object", where=path)

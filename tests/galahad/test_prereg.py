@@ -430,7 +430,7 @@ def test_commands_print_hash_and_verdicts(
     assert code == 0
     code, out = call("prereg", "run", path)
     assert code == 3
-    assert "FAILED      most are right (right / n > 0.5, measured 0.2)" in out
+    assert "FAILED       most are right (right / n > 0.5, measured 0.2)" in out
     code, out = call("prereg", "check", path, "--json")
     assert (code, json.loads(out)["intact"]) == (3, True)
     (plan.parent / "out.json").unlink()

@@ -208,9 +208,27 @@ def test_ratios_are_of_the_first_arm_and_joules_a_range() -> None:
     ours = cost.of_arm("recall", an_arm("recall", [row("a", "right", 3), row("b", "right", 2)], metered))
     told = ours.as_dict(baseline)
     assert told["tokens_ratio"] == 200
-    assert told["tokens_per_point"] == pytest.approx(5 / 100)
-    assert baseline.tokens_per_point == pytest.approx(1000 / 50)
+    assert told["tokens_per_point"] == pytest.approx(2.5 / 100)
+    assert baseline.tokens_per_point == pytest.approx(500 / 50)
     assert told["joules_ratio"] == {"low": pytest.approx(90 / 110), "high": pytest.approx(110 / 90)}
+
+
+def test_arms_of_other_sizes_are_compared_a_problem() -> None:
+    metered = {"low": 90.0, "high": 110.0, "source": "a meter"}
+    baseline = cost.of_arm("run", an_arm("best-of-5", [row("a", "right", 10) for _ in range(4)], metered))
+    ours = cost.of_arm("recall", an_arm("recall", [row("a", "right", 5)], metered))
+    told = ours.as_dict(baseline)
+    assert told["tokens_ratio"] == pytest.approx(2)
+    assert told["seconds_ratio"] == pytest.approx(1)
+    assert told["joules_ratio"] == {"low": pytest.approx(90 / 110 / 4), "high": pytest.approx(110 / 90 / 4)}
+    assert (baseline.tokens_per_point, ours.tokens_per_point) == (pytest.approx(0.1), pytest.approx(0.05))
+
+
+def test_transfers_over_the_same_variants_are_not_added_up() -> None:
+    one, other = (an_arm("transfer", [row("a~1", "right", n, sha256="7")]) for n in (3, 4))
+    score = cost.system_score(a_summary(a="1"), [], [one, other])
+    assert [(transfer.k, transfer.n) for transfer in score.transfers] == [(1, 1), (1, 1)]
+    assert len(score.as_dict()["transfers"]) == 2
 
 
 def test_without_a_right_answer_a_point_has_no_price_and_unmeasured_joules_no_number() -> None:

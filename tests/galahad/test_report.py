@@ -203,7 +203,7 @@ def test_results_have_pictures_where_they_say_more() -> None:
     html = page.page([], None, [(path.name, json.loads(path.read_bytes())) for path in named])
     assert read(html).tags >= {"svg", "table"}
     assert "2048 tokens, prefill" in html
-    assert "for one point of accuracy" in html
+    assert "for one percentage point of accuracy" in html
 
 
 def test_livebench_says_both_arms_and_whether_they_differ() -> None:
@@ -330,7 +330,7 @@ def test_command_prints_markdown_json_or_writes_a_page(
     assert "not a raw result" in err
     cost = RESULTS / "flywheel-qwen2.5-coder-1.5b" / "cost.json"
     assert run("report", "--html", tmp_path / "q.html", "--with", cost)[0] == 0
-    assert "for one point" in (tmp_path / "q.html").read_text(encoding="utf-8")
+    assert "for one percentage point" in (tmp_path / "q.html").read_text(encoding="utf-8")
     for nothing in (
         [],
         ["--html", tmp_path / "s.html"],
