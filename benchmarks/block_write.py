@@ -22,9 +22,10 @@ from pathlib import Path
 
 import numpy as np
 
-from taliesin import __version__, blockfile
-from taliesin.blockfile import BlockFile
-from taliesin.blockheader import BlockHeader
+from taliesin import __version__
+from taliesin.store import blockfile
+from taliesin.store.blockfile import BlockFile
+from taliesin.store.header import BlockHeader
 
 SIZES_MB = (14, 47, 294)  # Gemma-3-270M and SmolLM2-135M at 2,048 tokens, a 12B model at 748
 

@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 from synthesise import SHAPES, write
 
-from taliesin import console, llama, machine, models
-from taliesin.engine import Engine
-from taliesin.library import Library
+from taliesin.engine import llama
+from taliesin.engine.embedded import Engine
+from taliesin.host import console, machine
+from taliesin.models import resolve as models
+from taliesin.store.library import Library
 
 SCHEMA = "taliesin.bench.bundle-move/1"
 SYNTHETIC = ("gemma3-tiny", "gemma4-tiny-shared")

@@ -2,7 +2,7 @@
 
     python benchmarks/exactness_matrix.py --out benchmarks/results/exactness_matrix.json
 
-A row is one model at one block length: `taliesin.verify` computes the reference in one process and the graft, after a decoy, in
+A row is one model at one block length: `taliesin.prove.verify` computes the reference in one process and the graft, after a decoy, in
 another, for queries of 1, 7, 64 and 600 tokens and 16 greedy steps each: 68 vectors by SHA-256. Blocks are seeded token ids, stored
 whole. The one-shot prompt is computed where the block promises to equal it (lengths that are a multiple of n_ubatch).
 
@@ -25,11 +25,13 @@ from typing import Any
 import numpy as np
 from synthesise import SHAPES, write
 
-from taliesin import console, llama, machine, models
-from taliesin.engine import Engine
+from taliesin.engine import llama
+from taliesin.engine.embedded import Engine
 from taliesin.errors import EXIT_NO
-from taliesin.library import Library, recipe_id
-from taliesin.verify import QUERY_LENGTHS, STEPS, verify
+from taliesin.host import console, machine
+from taliesin.models import resolve as models
+from taliesin.prove.verify import QUERY_LENGTHS, STEPS, verify
+from taliesin.store.library import Library, recipe_id
 
 SCHEMA = "taliesin.bench.exactness-matrix/1"
 LENGTHS = (64, 300, 512, 777, 1024, 1500, 2048, 3000)

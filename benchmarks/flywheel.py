@@ -24,7 +24,7 @@ import sys
 import time
 from pathlib import Path
 
-from galahad import programs
+from galahad.responses import program as programs
 
 ROOT = Path(__file__).parent.parent
 IDS = ("2025-I-9", "2025-I-10", "2025-I-11", "2025-I-13", "2025-I-14", "2025-II-5", "2025-II-13", "2025-II-15")

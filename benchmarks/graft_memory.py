@@ -21,9 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from taliesin import console, llama, machine, models
-from taliesin.engine import Engine, settings_of
-from taliesin.library import Library
+from taliesin.engine import llama
+from taliesin.engine.embedded import Engine, settings_of
+from taliesin.host import console, machine
+from taliesin.models import resolve as models
+from taliesin.store.library import Library
 
 _ROOM = 64
 _QUERY = list(range(100, 107))

@@ -20,11 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from taliesin import bench, graft, llama, machine, pagelock, placement
-from taliesin.blockfile import BlockFile
-from taliesin.engine import Engine
-from taliesin.library import Library
-from taliesin.staging import Staging, fresh
+from taliesin.engine import graft, llama
+from taliesin.engine.embedded import Engine
+from taliesin.engine.staging import Staging, fresh
+from taliesin.host import machine, pagelock
+from taliesin.measure import bench
+from taliesin.state import placement
+from taliesin.store.blockfile import BlockFile
+from taliesin.store.library import Library
 
 SCHEMA = "taliesin.bench.graft-terms/1"
 THREADS = (1, 2, 4, 8, 16)

@@ -26,8 +26,8 @@ from pathlib import Path
 import numpy as np
 
 from taliesin import __version__
-from taliesin.blockheader import BlockHeader
-from taliesin.library import Library
+from taliesin.store.header import BlockHeader
+from taliesin.store.library import Library
 
 
 def fill(path: Path, n_blocks: int) -> float:

@@ -40,10 +40,13 @@ from typing import Any
 import httpx
 import numpy as np
 
-from taliesin import certificate, console, llama, machine, models, server
-from taliesin.engine import Engine
+from taliesin.engine import certificate, llama
+from taliesin.engine.embedded import Engine
 from taliesin.errors import ToolkitError
-from taliesin.library import Library
+from taliesin.host import console, machine
+from taliesin.models import resolve as models
+from taliesin.server import process as server
+from taliesin.store.library import Library
 
 STEPS = 16
 N_QUERY = 6

@@ -3,7 +3,7 @@
     python benchmarks/reproduce.py            # write it
     python benchmarks/reproduce.py --check    # exit 3 if the document and the results disagree
 
-`claims.yaml` says what each claim is and which command measures it; `galahad.findings` says what a raw file tells of which claim. A
+`claims.yaml` says what each claim is and which command measures it; `galahad.evidence.findings` says what a raw file tells of which claim. A
 claim that no result speaks of is "not measured". Results that no reader knows are listed with their hashes, so that every raw file is in
 the document.
 """
@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import yaml
 
-from galahad import findings
-from galahad.findings import READERS, Document, Finding, Said
-from taliesin import console
+from galahad.evidence import findings
+from galahad.evidence.findings import READERS, Document, Finding, Said
 from taliesin.errors import EXIT_NO, FormatError
+from taliesin.host import console
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

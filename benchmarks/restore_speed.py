@@ -21,9 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from taliesin import console, graft, llama, machine, models
-from taliesin.engine import Engine, settings_of
-from taliesin.library import Library
+from taliesin.engine import graft, llama
+from taliesin.engine.embedded import Engine, settings_of
+from taliesin.host import console, machine
+from taliesin.models import resolve as models
+from taliesin.store.library import Library
 
 
 def copy_seconds(source: np.ndarray[Any, np.dtype[np.uint8]], target: np.ndarray[Any, np.dtype[np.uint8]]) -> float:

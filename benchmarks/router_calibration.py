@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 
 from scipy import stats
 
-from taliesin import corpus, machine
+from taliesin.ask.router import THRESHOLD, Document, Router
 from taliesin.cli.bench import write_results
-from taliesin.places import data_dir
-from taliesin.router import THRESHOLD, Document, Router
+from taliesin.host import machine
+from taliesin.host.places import data_dir
+from taliesin.measure import corpus
 
 OUT = Path(__file__).parent / "results" / "router_calibration"
 SIZES = (10, 1_000, 10_000)

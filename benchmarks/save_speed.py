@@ -22,10 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from taliesin import console, llama, machine, models
-from taliesin.blockheader import BlockHeader
-from taliesin.engine import Engine
-from taliesin.library import Library
+from taliesin.engine import llama
+from taliesin.engine.embedded import Engine
+from taliesin.host import console, machine
+from taliesin.models import resolve as models
+from taliesin.store.header import BlockHeader
+from taliesin.store.library import Library
 
 
 def plain_seconds(path: Path, data: bytes) -> float:

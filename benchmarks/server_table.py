@@ -5,7 +5,7 @@
 
 For each configuration and length, in one server: the block, then block and query ("live"); erased; both in one request
 ("one-shot"). The slot is saved after the block. Another server process restores the file and is asked the same, after a decoy. Then
-60 seconds of two clients on four slots, with turns (as `taliesin.slots` gives them) and without. Needs `make server`.
+60 seconds of two clients on four slots, with turns (as `taliesin.server.slots` gives them) and without. Needs `make server`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from taliesin import filehash, llama, machine, models, placement, server, slotfile
+from taliesin.engine import llama
 from taliesin.errors import ServerError
-from taliesin.server import N_PROBS, Client, Completion, Options
-from taliesin.slots import Slots
+from taliesin.host import filehash, machine
+from taliesin.models import resolve as models
+from taliesin.server import process as server
+from taliesin.server.process import N_PROBS, Client, Completion, Options
+from taliesin.server.slots import Slots
+from taliesin.state import placement, slotfile
 
 STEPS = 16
 N_QUERY = 7

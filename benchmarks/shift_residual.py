@@ -1,4 +1,4 @@
-"""What a moved graft costs on this device, beside its control: `taliesin.shift` on a block of given token ids, with its recipe.
+"""What a moved graft costs on this device, beside its control: `taliesin.prove.shift` on a block of given token ids, with its recipe.
 
     python benchmarks/shift_residual.py MODEL --text data/texts/skellan_light.txt --gpu-layers -1 --out OUT.json
 
@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from taliesin import llama, machine
-from taliesin.engine import Engine
-from taliesin.library import Library
-from taliesin.shift import shift
+from taliesin.engine import llama
+from taliesin.engine.embedded import Engine
+from taliesin.host import machine
+from taliesin.prove.shift import shift
+from taliesin.store.library import Library
 
 SCHEMA = "taliesin.bench.shift-residual/1"
 SEED = 0

@@ -19,8 +19,9 @@ import sys
 import threading
 from pathlib import Path
 
-from galahad import report, runlog
-from taliesin import console
+from galahad.solve import log as runlog
+from galahad.solve import summary as report
+from taliesin.host import console
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

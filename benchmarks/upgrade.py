@@ -19,10 +19,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from taliesin import catalogue, console, corpus, llama, machine, models
-from taliesin.engine import Engine
+from taliesin.engine import llama
+from taliesin.engine.embedded import Engine
 from taliesin.errors import EXIT_NO
-from taliesin.library import Library
+from taliesin.host import console, machine
+from taliesin.measure import corpus
+from taliesin.models import catalogue
+from taliesin.models import resolve as models
+from taliesin.store.library import Library
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = "taliesin.bench.upgrade/1"

@@ -19,11 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from taliesin import console, llama, machine
-from taliesin.engine import Engine
+from taliesin.engine import llama
+from taliesin.engine.embedded import Engine
 from taliesin.errors import EXIT_NO
-from taliesin.library import Library
-from taliesin.verify import QUERY_LENGTHS, STEPS, Run, Sabotage, verify
+from taliesin.host import console, machine
+from taliesin.prove.verify import QUERY_LENGTHS, STEPS, Run, Sabotage, verify
+from taliesin.store.library import Library
 
 SCHEMA = "taliesin.bench.verify-gpu/1"
 SEED = 0

@@ -80,7 +80,7 @@ def note(message: str) -> None:
 
 
 def cache_dir(env: Mapping[str, str] = os.environ) -> Path:
-    """The folder that `taliesin.places.cache_dir` names too."""
+    """The folder that `taliesin.host.places.cache_dir` names too."""
     if env.get("TALIESIN_CACHE"):
         return Path(env["TALIESIN_CACHE"]).expanduser().absolute()
     if sys.platform == "darwin":

@@ -18,9 +18,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from galahad import sandbox, templates
-from taliesin import console
+from galahad import sandbox
+from galahad.problems import templates
 from taliesin.errors import EXIT_NO, ToolkitError
+from taliesin.host import console
 
 RECORD = Path(__file__).resolve().parent.parent / "data" / "problems" / "checked.json"
 SEED = 1

@@ -9,21 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from taliesin.blockfile import BlockFile
-    from taliesin.engine import Engine, Grafted
-    from taliesin.library import Library
-    from taliesin.llama import Sampling, Settings
+    from taliesin.engine.embedded import Engine, Grafted
+    from taliesin.engine.llama import Sampling, Settings
+    from taliesin.store.blockfile import BlockFile
+    from taliesin.store.library import Library
 
 __all__ = ["BlockFile", "Engine", "Grafted", "Library", "Sampling", "Settings", "__version__"]
 __version__ = "0.1.0"
 
 _HOMES = {
-    "BlockFile": "blockfile",
-    "Engine": "engine",
-    "Grafted": "engine",
-    "Library": "library",
-    "Sampling": "llama",
-    "Settings": "llama",
+    "BlockFile": "store.blockfile",
+    "Engine": "engine.embedded",
+    "Grafted": "engine.embedded",
+    "Library": "store.library",
+    "Sampling": "engine.llama",
+    "Settings": "engine.llama",
 }
 
 

@@ -6,8 +6,8 @@ Nothing here imports llama_cpp, numpy, scipy or sympy at module level: `galahad 
 from __future__ import annotations
 
 from galahad.cli import bank, data, livebench, prereg, rebuild, recall, report, solve, verify
-from taliesin import console
 from taliesin.cli.options import application
+from taliesin.host import console
 
 app = application("Solve, verify by running code, bank as KV blocks, recall and transfer.")
 

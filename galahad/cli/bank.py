@@ -10,18 +10,18 @@ import typer
 
 from galahad.cli.options import AllowWeak, BankPath, Ids, Threshold, chosen, open_reader
 from galahad.cli.verify import read_program
-from taliesin import console
 from taliesin.cli.options import GpuLayers, Json, Model, Threads, Yes, confirm
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
+from taliesin.host import console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from galahad.bank import Bank, Entry, Need
-    from galahad.problems import Problem
-    from galahad.reader import Reader
-    from galahad.runlog import Run
-    from galahad.sources import Proposal
+    from galahad.answerer.reader import Reader
+    from galahad.bank.bank import Bank, Entry, Need
+    from galahad.bank.proposals import Proposal
+    from galahad.problems.problem import Problem
+    from galahad.solve.log import Run
 
 commands = typer.Typer(
     help="Verified solutions as KV blocks: add, list, show, check, lint, route, rm.", no_args_is_help=True
@@ -84,8 +84,9 @@ def add(
     Exit codes: 0 all are in, or not needed, 4 some are not, 2 usage, 11-13 library, 30-34 engine or model, 40 problem
     file, 41 the one problem was refused, 42 no sandbox, 43 run.
     """
-    from galahad import problems, runlog
-    from galahad.bank import Bank
+    from galahad.bank.bank import Bank
+    from galahad.problems import problem as problems
+    from galahad.solve import log as runlog
 
     is_run = (source / runlog.LOG).is_file()
     if is_run and problems_file is None:
@@ -131,7 +132,8 @@ def _proposals(
     source: Path, program: str | None, programs: Path | None, runs: Sequence[Run]
 ) -> Callable[[Problem], Proposal | None]:
     """From the most to the least particular."""
-    from galahad import solutions, sources, templates
+    from galahad.bank import proposals as sources
+    from galahad.problems import solutions, templates
 
     if program is not None:
         given = sources.of_person(read_program(program), Path(program).name)
@@ -155,8 +157,8 @@ def _verifier(allow_weak: bool) -> Callable[[str, int], Any]:
 
 
 def _need(problem: Problem, runs: Sequence[Run], reader: Reader, tokens: int, *, needed: bool) -> Need:
-    from galahad import sources
-    from galahad.bank import Need
+    from galahad.bank import proposals as sources
+    from galahad.bank.bank import Need
 
     for run in runs:
         if sources.is_of_model(run, reader.model_sha256):
@@ -181,7 +183,7 @@ def _admit(
     alone: bool,
 ) -> dict[str, Any]:
     """What became of one problem; a refusal is an exception where it is the only one."""
-    from galahad import bank
+    from galahad.bank import bank
     from galahad.errors import BankError
 
     line: dict[str, Any] = {"id": problem.id, "status": "banked", "n_tokens": None, "why": f"{need.solved}, {need.by}"}
@@ -217,7 +219,7 @@ def list_(bank: BankPath, as_json: Json = False) -> None:
 
     Exit codes: 0 printed, 41 no bank there, or a damaged entry.
     """
-    from galahad.bank import Bank
+    from galahad.bank.bank import Bank
 
     with Bank(bank) as store:
         entries, set_aside = store.entries(), store.set_aside_ids()
@@ -265,7 +267,7 @@ def show(
     """
     from dataclasses import asdict
 
-    from galahad.bank import Bank
+    from galahad.bank.bank import Bank
 
     with Bank(bank) as store:
         entry = store.get(id_)
@@ -300,7 +302,7 @@ def check(
 
     Exit codes: 0 all as it must be, 3 something is not, 30-34 engine or model, 41 no bank there, 42 no sandbox.
     """
-    from galahad.bank import Bank
+    from galahad.bank.bank import Bank
 
     with ExitStack() as stack:
         store = stack.enter_context(Bank(bank))
@@ -346,8 +348,8 @@ def lint(
 
     Exit codes: 0 all are parametric (now), 3 some are not, 30-34 engine or model, 41 no bank there, 42 no sandbox.
     """
-    from galahad import lint as linting
-    from galahad.bank import Bank, Need
+    from galahad.bank import rewrite as linting
+    from galahad.bank.bank import Bank, Need
 
     verify = _verifier(allow_weak)
     lines: list[dict[str, Any]] = []
@@ -411,9 +413,10 @@ def route(
 
     Exit codes: 0 all routed right, 3 some were not, 40 problem file, 41 no bank there.
     """
-    from galahad import problems, routing
-    from galahad.bank import Bank
-    from taliesin import router
+    from galahad.bank import routing
+    from galahad.bank.bank import Bank
+    from galahad.problems import problem as problems
+    from taliesin.ask import router
 
     suite = problems.load(file)
     queries = routing.of_problems(chosen(suite.problems, ids, file))
@@ -445,7 +448,7 @@ def rm(
 
     Exit codes: 0 removed, 2 not confirmed, 41 no such entry.
     """
-    from galahad.bank import Bank
+    from galahad.bank.bank import Bank
 
     with Bank(bank) as store:
         unknown = set(ids).difference(store.ids(), store.set_aside_ids())

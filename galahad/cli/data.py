@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from galahad.cli.options import chosen
-from taliesin import console
 from taliesin.cli.options import Json
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
+from taliesin.host import console
 
 if TYPE_CHECKING:
-    from galahad.problems import Difference, Examination, Repair, Suite
+    from galahad.problems.problem import Difference, Examination, Repair, Suite
 
 commands = typer.Typer(
     help="Problem files: check them, import them, show what is in them.", no_args_is_help=True, rich_markup_mode=None
@@ -45,7 +45,7 @@ def check(
 
     Exit codes: 0 clean (or all repaired), 3 faults found, 4 repaired in part, 40 not a problem file.
     """
-    from galahad import problems
+    from galahad.problems import problem as problems
 
     if repair != (out is not None):
         raise UsageError("--repair and --out go together", hint="galahad data check FILE --repair --out NEW")
@@ -137,7 +137,7 @@ def import_(
 
     Exit codes: 0 written, 2 --json without --out, 40 not a problem file, or one with errors.
     """
-    from galahad import problems
+    from galahad.problems import problem as problems
 
     if as_json and out is None:
         raise UsageError("--json needs --out: the problems themselves would go to stdout")
@@ -177,7 +177,7 @@ def show(
 
     Exit codes: 0 shown, 2 no such id, 40 not a problem file, or one with errors.
     """
-    from galahad import problems
+    from galahad.problems import problem as problems
 
     suite = problems.load(file)
     shown = chosen(suite.problems, ids, file)[: None if ids else limit]

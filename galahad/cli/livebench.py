@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from galahad.cli.options import open_reader
-from taliesin import console
 from taliesin.cli.options import GpuLayers, Json, Model, Threads
 from taliesin.errors import EXIT_PARTIAL, UsageError
+from taliesin.host import console
 
 if TYPE_CHECKING:
-    from galahad.livebench_rules import Question
-    from galahad.reader import Reader
+    from galahad.answerer.reader import Reader
+    from galahad.livebench.rules import Question
 
 commands = typer.Typer()
 
@@ -70,8 +70,8 @@ def livebench(
     first, or no newer question was left to test; 13 not written, 31 no such model, 33 a question that does not fit, 40
     not a question file, or --out is no result.
     """
-    from galahad import livebench as bench
-    from taliesin.durable import require_output
+    from galahad.livebench import run as bench
+    from taliesin.host.durable import require_output
 
     if out is not None and not split_only:
         require_output(out)
@@ -125,9 +125,9 @@ def _asked(
     max_seconds: float | None,
 ) -> dict[str, Any]:
     """The result, written to `out` after every answer; what is there already is not asked again."""
-    from galahad import livebench as bench
-    from taliesin.durable import write_output
-    from taliesin.library import Library
+    from galahad.livebench import run as bench
+    from taliesin.host.durable import write_output
+    from taliesin.store.library import Library
 
     settings = {**reader.identity(), **settings}
     answers = bench.resume(out, settings, plan) if out is not None else {kind: [] for kind in plan}

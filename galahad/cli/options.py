@@ -16,8 +16,8 @@ from taliesin.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from galahad.problems import Problem
-    from galahad.reader import GraftReader
+    from galahad.answerer.reader import GraftReader
+    from galahad.problems.problem import Problem
 
 BankPath = Annotated[Path, typer.Option("--bank", "-b", metavar="BANK", help="Folder of the bank.", show_default=False)]
 Ids = Annotated[list[str] | None, typer.Option("--id", help="Only this problem; can be repeated.")]
@@ -34,8 +34,8 @@ Threshold = Annotated[
 
 def open_reader(model: str | None, threads: int | None, gpu_layers: int) -> GraftReader:
     """The embedded engine for a bank's blocks."""
-    from galahad.reader import GraftReader
-    from taliesin import models
+    from galahad.answerer.reader import GraftReader
+    from taliesin.models import resolve as models
 
     return GraftReader(model or models.DEFAULT, default_settings(threads, None), gpu_layers)
 

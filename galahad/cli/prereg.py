@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taliesin import console
 from taliesin.cli.options import Json
 from taliesin.errors import EXIT_NO, UsageError
+from taliesin.host import console
 
 if TYPE_CHECKING:
-    from galahad.prereg import Checked
+    from galahad.evidence.prereg import Checked
 
 commands = typer.Typer(
     help="Register a plan before its run, and check the chain afterwards.",
@@ -39,7 +39,7 @@ def lock(
     """
     if tag and not commit:
         raise UsageError("--tag needs --commit")
-    from galahad import prereg
+    from galahad.evidence import prereg
 
     path, digest = prereg.lock(plan)
     if as_json:
@@ -61,7 +61,7 @@ def run(lock: _Lock, as_json: Json = False) -> None:
     Exit codes: 0 every prediction held, 3 one failed or could not be measured, 13 not written, 31 a model is missing,
     44 something is not as it was registered, or the plan was run before.
     """
-    from galahad import prereg
+    from galahad.evidence import prereg
 
     _finish(prereg.run(lock, console.note), as_json, "galahad.prereg.run/1")
 
@@ -81,14 +81,14 @@ def check(
     Exit codes: 0 intact, and every prediction held or nothing was run yet, 3 intact and a prediction failed, 44 a link
     of the chain is broken.
     """
-    from galahad import prereg
+    from galahad.evidence import prereg
 
     _finish(prereg.check(lock, published), as_json, "galahad.prereg.check/1")
 
 
 def _finish(found: Checked, as_json: bool, schema: str) -> None:
-    from galahad import prereg
     from galahad.errors import PreregError
+    from galahad.evidence import prereg
 
     if as_json:
         fields = {

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from galahad.cli.options import AllowWeak, BankPath, open_reader
-from taliesin import console
 from taliesin.cli.options import Json, Model
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL
+from taliesin.host import console
 
 if TYPE_CHECKING:
-    from galahad.rebuild import Outcome, Report
-    from taliesin.rebuild import Outcome as BlockOutcome
+    from galahad.bank.rebuild import Outcome, Report
+    from taliesin.prove.rebuild import Outcome as BlockOutcome
 
 commands = typer.Typer()
 
@@ -51,8 +51,8 @@ def rebuild(
     """
     from functools import partial
 
-    from galahad.bank import Bank
-    from galahad.rebuild import Rebuilder
+    from galahad.bank.bank import Bank
+    from galahad.bank.rebuild import Rebuilder
 
     with Bank(bank) as store:
         entries = store.ids()

@@ -11,17 +11,17 @@ import typer
 
 from galahad.cli.options import AllowWeak, BankPath, Ids, Threshold, chosen, open_reader
 from galahad.cli.verify import read_program
-from taliesin import console, durable
 from taliesin.cli.options import GpuLayers, Json, Model, Threads
 from taliesin.errors import UsageError
+from taliesin.host import console, durable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from galahad.arm import Arm, Row
-    from galahad.bank import Bank
-    from galahad.problems import Problem
-    from galahad.reader import Reader
+    from galahad.answerer.reader import Reader
+    from galahad.bank.bank import Bank
+    from galahad.measure.arm import Arm, Row
+    from galahad.problems.problem import Problem
 
 commands = typer.Typer()
 
@@ -83,9 +83,9 @@ def recall(
         )
     if not no_bank and bank is None:
         raise UsageError("no bank given", hint="--bank BANK, or --no-bank")
-    from galahad import problems
-    from galahad.bank import Bank
-    from taliesin import router
+    from galahad.bank.bank import Bank
+    from galahad.problems import problem as problems
+    from taliesin.ask import router
 
     wanted = chosen(problems.load(file).problems, ids, file)
     least = threshold if threshold is not None else router.THRESHOLD
@@ -121,8 +121,8 @@ def _arm(
     threshold: float,
 ) -> tuple[str, Iterator[Row]]:
     """The arm that the options ask for; its settings are added to `settings`."""
-    from galahad import recall
-    from galahad.runlog import sha256_of
+    from galahad.bank import recall
+    from galahad.solve.log import sha256_of
 
     if store is not None and merged:
         settings |= {"max_tokens": recall.MAX_DIGIT_TOKENS, "grammar": recall.DIGITS, "opening": recall.OPENING}
@@ -147,8 +147,8 @@ def _arm(
 
 def _follow(kind: str, reader: Reader, settings: dict[str, Any], rows: Iterable[Row], total: int) -> Arm:
     """Run an arm under the energy counter, with a line a problem."""
-    from galahad import energy
-    from galahad.arm import Arm
+    from galahad.measure import energy
+    from galahad.measure.arm import Arm
 
     done: list[Row] = []
     with console.progress(kind, total, "problems") as advance, energy.Meter(energy.find()) as meter:
@@ -217,10 +217,11 @@ def transfer(
     Exit codes: 0 done, right or wrong, 10-13 library, 22-23 a block that does not fit, 30-34 engine or model, 40 not a
     variants file, 41 no bank there, or no block of this model, 42 no sandbox.
     """
-    from galahad import isomorph, sandbox
-    from galahad import transfer as transferring
-    from galahad.bank import Bank
-    from taliesin import router
+    from galahad import sandbox
+    from galahad.bank import transfer as transferring
+    from galahad.bank.bank import Bank
+    from galahad.problems import variants as isomorph
+    from taliesin.ask import router
 
     variants = isomorph.load(file)
     keep = {problem.id for problem in chosen([one.problem for one in variants], ids, file)}
@@ -277,8 +278,8 @@ def isomorph(
     Exit codes: 0 all have their variants, 4 some have fewer or none, 40 problem file, or no programs for a problem, 42
     no sandbox.
     """
-    from galahad import isomorph as isomorphs
     from galahad import sandbox
+    from galahad.problems import variants as isomorphs
     from taliesin.errors import EXIT_PARTIAL
 
     limits = sandbox.Limits(wall_seconds=wall_seconds, cpu_seconds=max(1, int(wall_seconds)))
@@ -315,8 +316,9 @@ def _templates(file: Path, ids: Sequence[str] | None, programs: Path | None) -> 
     Raises:
         SuiteError: no programs for a problem of `ids`, or for any.
     """
-    from galahad import problems, solutions, templates
     from galahad.errors import SuiteError
+    from galahad.problems import problem as problems
+    from galahad.problems import solutions, templates
 
     if file.is_dir():
         made = {template.id: template for template in templates.read_all(file)}
@@ -353,9 +355,10 @@ def cost(
     Exit codes: 0 printed, 2 with --run an arm that is there twice, 40 not an arm, or a recall of other problems than
     the run's, 43 not a run.
     """
-    from galahad import arm as arms
-    from galahad import cost as costs
-    from galahad import report, runlog
+    from galahad.evidence import cost as costs
+    from galahad.measure import arm as arms
+    from galahad.solve import log as runlog
+    from galahad.solve import summary as report
 
     lines, recalls, transfers = [], [], []
     for path in files:

@@ -8,9 +8,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from taliesin import console, durable
 from taliesin.cli.options import Json
 from taliesin.errors import UsageError
+from taliesin.host import console, durable
 
 commands = typer.Typer()
 
@@ -46,7 +46,9 @@ def report(
     Exit codes: 0 printed, 2 a file that is no raw result, or no such folder, 13 not written, 20 a raw result lacks a
     field, 43 no run there, or a damaged one.
     """
-    from galahad import compare, report, runlog
+    from galahad.evidence import compare
+    from galahad.solve import log as runlog
+    from galahad.solve import summary as report
 
     folders = folders or []
     if not folders and (html is None or not with_ or as_json):
@@ -61,7 +63,7 @@ def report(
     if with_ and html is None:
         raise UsageError("--with needs --html")
     if html is not None:
-        from galahad import page
+        from galahad.evidence import page
 
         text = page.page(summaries, compared, [(file.name, _raw(file)) for file in with_ or []])
         durable.write_output(html, text, mode=0o666, errors="backslashreplace")

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from galahad.cli.options import Ids, chosen
-from taliesin import console
 from taliesin.cli.options import GpuLayers, Json
 from taliesin.errors import EXIT_PARTIAL, UsageError
+from taliesin.host import console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from galahad.engines import Engine
-    from galahad.problems import Problem
-    from galahad.report import Summary
-    from galahad.run import Progress, Stop
-    from galahad.runlog import RunLog
-    from galahad.solver import Route, Settings
+    from galahad.answerer.engines import Engine
+    from galahad.problems.problem import Problem
+    from galahad.solve.log import RunLog
+    from galahad.solve.run import Progress, Stop
+    from galahad.solve.solver import Route, Settings
+    from galahad.solve.summary import Summary
 
 commands = typer.Typer()
 
@@ -81,7 +81,9 @@ def solve(
     Exit codes: 0 every attempt is made, 2 contradicting options, 4 stopped before, 13 disk full, 31 no such model, 35 server,
     40 not a problem file, 42 no sandbox, 43 a damaged run, a running one, or one of other inputs.
     """
-    from galahad import problems, run, runlog
+    from galahad.problems import problem as problems
+    from galahad.solve import log as runlog
+    from galahad.solve import run
 
     settings = _settings(
         route,
@@ -116,7 +118,7 @@ def solve(
 
 
 def _settings(route: str, **fields: Any) -> Settings:
-    from galahad import solver
+    from galahad.solve import solver
 
     routes: dict[str, tuple[Route, ...]] = {"both": solver.ROUTES, "thought": ("thought",), "program": ("program",)}
     if route not in routes:
@@ -127,8 +129,9 @@ def _settings(route: str, **fields: Any) -> Settings:
 def _engine(
     out: Path, model: str | None, url: str | None, graft: bool, threads: int, ctx: int, gpu_layers: int
 ) -> Engine:
-    from galahad import engines, runlog
-    from taliesin import models
+    from galahad.answerer import engines
+    from galahad.solve import log as runlog
+    from taliesin.models import resolve as models
 
     if url is not None:
         return engines.Server(url, model, os.environ.get("OPENAI_API_KEY"))
@@ -137,7 +140,7 @@ def _engine(
 
 def _follow(log: RunLog, chosen: Sequence[Problem], engine: Engine, settings: Settings, stop: Stop) -> bool:
     """Run with a progress line on a terminal, a line an attempt elsewhere."""
-    from galahad import run
+    from galahad.solve import run
 
     total = len(chosen) * settings.attempts
     n_tokens, started = 0, time.monotonic()
@@ -169,7 +172,8 @@ def _line(progress: Progress) -> str:
 
 
 def _finish(out: Path, complete: bool, as_json: bool) -> None:
-    from galahad import report, runlog
+    from galahad.solve import log as runlog
+    from galahad.solve import summary as report
 
     summary = report.summarise(runlog.read(out))
     if as_json:
@@ -194,7 +198,8 @@ def status(folder: _Run, as_json: Json = False) -> None:
 
     Exit codes: 0 every attempt is made, 4 not yet, 43 no run there, or a damaged one.
     """
-    from galahad import report, runlog
+    from galahad.solve import log as runlog
+    from galahad.solve import summary as report
 
     found = runlog.read(folder)
     summary = report.summarise(found)

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from taliesin import console
 from taliesin.cli.options import Json
 from taliesin.errors import EXIT_NO, EXIT_OK, EXIT_PARTIAL, UsageError
+from taliesin.host import console
 
 commands = typer.Typer()
 

@@ -5,9 +5,9 @@ Nothing here imports llama_cpp, numpy or scipy at module level: `taliesin --help
 
 from __future__ import annotations
 
-from taliesin import console
 from taliesin.cli import ask, bench, blocks, demo, doctor, library, model, prove, rebuild, server
 from taliesin.cli.options import application
+from taliesin.host import console
 
 app = application("Byte-exact KV blocks on llama.cpp: save, graft, verify.")
 

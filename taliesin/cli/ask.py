@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taliesin import console
 from taliesin.cli import server as servers
 from taliesin.cli.options import (
     EngineChoice,
@@ -29,14 +28,15 @@ from taliesin.cli.options import (
     parse_bytes,
 )
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
+from taliesin.host import console
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from taliesin.engine import Engine
-    from taliesin.library import Library
-    from taliesin.router import Candidate, Route, Router
-    from taliesin.tiers import Tiers
+    from taliesin.ask.router import Candidate, Route, Router
+    from taliesin.engine.embedded import Engine
+    from taliesin.engine.tiers import Tiers
+    from taliesin.store.library import Library
 
 commands = typer.Typer()
 
@@ -82,16 +82,16 @@ def route(
 
     Exit codes: 0 a block, 2 no question, 3 none fits, 10 no library.
     """
-    from taliesin.library import Library
-    from taliesin.router import Router
+    from taliesin.ask.router import Router
+    from taliesin.store.library import Library
 
     if not query.strip():
         raise UsageError("nothing to route", expected="a question", got="an empty one")
     with Library(library, create=False) as store:
         found = _route(Router.of_library(store), query, threshold)
         if choose is Choice.MODEL and found.block is not None:
-            from taliesin.router import choose as choose_by_model
-            from taliesin.tiers import Tiers
+            from taliesin.ask.router import choose as choose_by_model
+            from taliesin.engine.tiers import Tiers
 
             with _engine(_recipe(store, found.block), model, gpu_layers) as engine, Tiers(engine, store) as tiers:
                 found = choose_by_model(found, tiers)
@@ -108,7 +108,7 @@ def route(
 
 
 def _route(router: Router, query: str, threshold: float | None) -> Route:
-    from taliesin.router import THRESHOLD
+    from taliesin.ask.router import THRESHOLD
 
     return router.route(query, threshold=THRESHOLD if threshold is None else threshold)
 
@@ -138,8 +138,8 @@ def _recipe(store: Library, block: Candidate | None) -> Mapping[str, Any]:
 
 def _engine(recipe: Mapping[str, Any], model: str | None, gpu_layers: int) -> Engine:
     """The engine for a block's recipe; without a block (`--top-none` alone) the named or the default model."""
-    from taliesin import models
-    from taliesin.engine import Engine
+    from taliesin.engine.embedded import Engine
+    from taliesin.models import resolve as models
 
     name = model_for(recipe, model) if recipe else model or models.DEFAULT
     return Engine(name, default_settings(None, None), gpu_layers)
@@ -176,9 +176,9 @@ def ask(
     Exit codes: 0 all answered, 2 no question, 3 no block fits any of them, 4 none fits some of them, 10 no library,
     22 the block is of another recipe or model, 31 no such model, 35 llama-server.
     """
-    from taliesin.library import Library
-    from taliesin.router import Router
-    from taliesin.tiers import TIERS, Tiers
+    from taliesin.ask.router import Router
+    from taliesin.engine.tiers import TIERS, Tiers
+    from taliesin.store.library import Library
 
     questions = [line.strip() for q in queries for line in (sys.stdin if q == "-" else [q]) if line.strip()]
     if not questions:
@@ -232,7 +232,7 @@ def _unanswered(found: Route) -> dict[str, Any]:
 def _answer(
     tiers: Tiers, found: Route, choose: Choice, top_none: bool, n_predict: int, grammar: str | None
 ) -> dict[str, Any]:
-    from taliesin.llama import Sampling
+    from taliesin.engine.llama import Sampling
 
     fields = _unanswered(found)
     sampling = Sampling(grammar=grammar)
@@ -243,7 +243,7 @@ def _answer(
         answer = _without_block(tiers.engine, found.query, n_predict, sampling)
         return {**fields, "answer": answer, "seconds": time.perf_counter() - started}
     if choose is Choice.MODEL:
-        from taliesin.router import choose as choose_by_model
+        from taliesin.ask.router import choose as choose_by_model
 
         found = choose_by_model(found, tiers)
     assert found.block is not None
@@ -272,7 +272,7 @@ def _of_server(
     reach: Reach,
 ) -> list[dict[str, Any]]:
     """The answers of a llama-server; its slots keep blocks near, so there are no tiers."""
-    from taliesin.llama import Sampling
+    from taliesin.engine.llama import Sampling
 
     answers = [_unanswered(found) for found in routes]
     infos = [store.info(found.block.block_id) for found in routes if found.block is not None]
@@ -304,7 +304,7 @@ def _of_server(
 
 
 def _without_block(engine: Engine, question: str, n_predict: int, sampling: Any) -> str:
-    from taliesin import prompt
+    from taliesin.engine import prompt
 
     shape = prompt.frame(engine.model)
     ids: Sequence[int] = [*shape.before, *engine.model.tokenize(question, special=False), *shape.after]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taliesin import console, durable
 from taliesin.cli.options import (
     GpuLayers,
     Json,
@@ -29,10 +28,11 @@ from taliesin.cli.options import (
     read_text,
 )
 from taliesin.errors import EXIT_NO, StoreFull, UsageError
+from taliesin.host import console, durable
 
 if TYPE_CHECKING:
-    from taliesin.bench import Report
-    from taliesin.needle import Report as NeedleReport
+    from taliesin.measure.bench import Report
+    from taliesin.measure.needle import Report as NeedleReport
 
 commands = typer.Typer()
 
@@ -89,9 +89,9 @@ def bench(
     """
     from dataclasses import replace
 
-    from taliesin import bench as measure
-    from taliesin import models
-    from taliesin.engine import Engine
+    from taliesin.engine.embedded import Engine
+    from taliesin.measure import bench as measure
+    from taliesin.models import resolve as models
 
     if out is not None:
         require_results(out)
@@ -108,7 +108,7 @@ def bench(
 
 
 def _show(report: Report, out: Path | None, as_json: bool) -> None:
-    from taliesin import bench as measure
+    from taliesin.measure import bench as measure
 
     if as_json:
         console.emit_json("taliesin.bench/1", report.as_dict())
@@ -167,9 +167,10 @@ def advise(
 
     Exit codes: 0 a block pays, 2 no text, 3 prefill is faster, 31 no such model.
     """
-    from taliesin import bench as measure
-    from taliesin import models, prompt
-    from taliesin.engine import Engine
+    from taliesin.engine import prompt
+    from taliesin.engine.embedded import Engine
+    from taliesin.measure import bench as measure
+    from taliesin.models import resolve as models
 
     content = read_text(text)
     if not content:
@@ -237,11 +238,12 @@ def needle(
 
     Exit codes: 0 every number right, 2 sizes that do not fit the model, 3 one is wrong, 13 no space, 31 no such model.
     """
-    from taliesin import machine, models
-    from taliesin import needle as hunt
-    from taliesin.engine import Engine
-    from taliesin.library import Library
-    from taliesin.tiers import Tiers
+    from taliesin.engine.embedded import Engine
+    from taliesin.engine.tiers import Tiers
+    from taliesin.host import machine
+    from taliesin.measure import needle as hunt
+    from taliesin.models import resolve as models
+    from taliesin.store.library import Library
 
     resident_bytes, memory_bytes = parse_bytes(resident), parse_bytes(memory)
     if out is not None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taliesin import console
 from taliesin.cli import server as servers
 from taliesin.cli.options import (
     BlockName,
@@ -35,9 +34,10 @@ from taliesin.cli.options import (
     read_text,
 )
 from taliesin.errors import UsageError
+from taliesin.host import console
 
 if TYPE_CHECKING:
-    from taliesin.engine import Align, Grafted
+    from taliesin.engine.embedded import Align, Grafted
 
 commands = typer.Typer()
 
@@ -85,9 +85,9 @@ def save(
     if aligned and whole:
         raise UsageError("--aligned and --whole contradict each other")
     content = read_text(text)
-    from taliesin import models
-    from taliesin.engine import Engine
-    from taliesin.library import Library
+    from taliesin.engine.embedded import Engine
+    from taliesin.models import resolve as models
+    from taliesin.store.library import Library
 
     align: Align = "aligned" if aligned else "whole" if whole else "auto"
     settings = replace(
@@ -161,9 +161,9 @@ def graft_block(
     not hold, 30-34 engine or model, 35 llama-server.
     """
     question = read_text("-") if prompt == "-" else prompt
-    from taliesin.engine import Engine
-    from taliesin.library import Library
-    from taliesin.llama import Sampling
+    from taliesin.engine.embedded import Engine
+    from taliesin.engine.llama import Sampling
+    from taliesin.store.library import Library
 
     overrides = {k: v for k, v in (("n_threads", threads), ("n_ubatch", ubatch)) if v is not None}
     sampling = Sampling(temperature, top_k, top_p, min_p, seed)

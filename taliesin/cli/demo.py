@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from taliesin import console
 from taliesin.cli.options import Json, Model
 from taliesin.errors import EXIT_NO, TaliesinError
+from taliesin.host import console
 
 commands = typer.Typer()
 
@@ -33,7 +33,7 @@ def demo(
 
     Exit codes: 0 the graft is exact, 3 it is not, 30-34 engine or model.
     """
-    from taliesin import models
+    from taliesin.models import resolve as models
 
     text = models.data_dir() / "texts" / "skellan_light.txt"
     library = models.cache_dir() / "demo-library"

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from taliesin import console
 from taliesin.cli.options import Json, LibraryPath
 from taliesin.errors import EXIT_NO, EXIT_OK
+from taliesin.host import console
 
 commands = typer.Typer()
 
@@ -28,7 +28,7 @@ def doctor(
 
     Exit codes: 0 the default job can run, 3 it cannot, 31 the catalogue of models has a fault.
     """
-    from taliesin import doctor as physician
+    from taliesin.measure import doctor as physician
 
     findings = physician.examine(library, rehash=rehash)
     able = physician.able(findings)

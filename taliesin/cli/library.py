@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taliesin import clock, console, durable
 from taliesin.cli.options import BlockName, Json, LibraryPath, Model, Yes, confirm, parse_bytes
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
+from taliesin.host import clock, console, durable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from taliesin.blockfile import BlockFile
-    from taliesin.library import BlockInfo, Library
-    from taliesin.rebuild import Proof
+    from taliesin.prove.rebuild import Proof
+    from taliesin.store.blockfile import BlockFile
+    from taliesin.store.library import BlockInfo, Library
 
 commands = typer.Typer()
 
@@ -26,7 +26,7 @@ Names = Annotated[list[str], typer.Argument(help="Names, or the first digits of 
 
 
 def _open(path: Path | None, create: bool = False) -> Library:
-    from taliesin.library import Library
+    from taliesin.store.library import Library
 
     return Library(path, create=create)
 
@@ -362,7 +362,7 @@ def import_blocks(
     Exit codes: 0 done, and no block is known not to be exact here, 2 a name is taken by another block, 3 a block is not
     exact here, or answered no, 10 no such file, 12 damaged, 13 no space, 20 not a bundle, 21 of a newer version.
     """
-    from taliesin.bundle import reading
+    from taliesin.store.bundle import reading
 
     if rebuild and not certify:
         raise UsageError("--rebuild and --no-certify contradict each other")
@@ -398,7 +398,7 @@ def import_blocks(
 
 def _proofs(store: Library, names: Sequence[str], model: str | None, rebuild: bool) -> list[Proof]:
     """What each block is worth here; with `rebuild` after those that are not exact were computed again."""
-    from taliesin.rebuild import Rebuilder
+    from taliesin.prove.rebuild import Rebuilder
 
     worker = Rebuilder(store, model=model)
     try:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taliesin import console
 from taliesin.cli.options import Json
 from taliesin.errors import EXIT_NO, EXIT_OK
+from taliesin.host import console
 
 if TYPE_CHECKING:
-    from taliesin.models import ModelEntry
+    from taliesin.models.resolve import ModelEntry
 
 commands = typer.Typer(no_args_is_help=True, help="Models by name: what there is, getting it, checking it.")
 
@@ -40,7 +40,7 @@ def list_models(as_json: Json = False) -> None:
 
     Exit codes: 0 done, 31 the catalogue has a fault.
     """
-    from taliesin import models
+    from taliesin.models import resolve as models
 
     entries = models.catalogue()
     if as_json:
@@ -80,7 +80,7 @@ def pull(
 
     Exit codes: 0 done, 13 no space, 31 no such model, no source had it, or other bytes than the catalogue's.
     """
-    from taliesin import models
+    from taliesin.models import resolve as models
 
     path = models.pull(name, source)
     if as_json:
@@ -102,7 +102,7 @@ def show(
 
     Exit codes: 0 done, 31 no such model, or not a GGUF file.
     """
-    from taliesin import models
+    from taliesin.models import resolve as models
 
     known = models.find(model)
     if known is None:
@@ -160,7 +160,7 @@ def verify(
 
     Exit codes: 0 all are right, 3 one is missing or wrong or none is here, 31 no such model.
     """
-    from taliesin import models
+    from taliesin.models import resolve as models
 
     chosen = [models.entry(name) for name in names] if names else [m for m in models.catalogue() if m.path.is_file()]
     results = [models.verify(known) for known in chosen]

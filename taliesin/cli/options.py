@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_
 
 import typer
 
-from taliesin import __version__, console
+from taliesin import __version__
 from taliesin.errors import ModelError, UsageError
-from taliesin.machine import usable_cores
+from taliesin.host import console
+from taliesin.host.machine import usable_cores
 
 if TYPE_CHECKING:
-    from taliesin.llama import Settings
+    from taliesin.engine.llama import Settings
 
 R = TypeVar("R")
 
@@ -104,7 +105,7 @@ _MOST_THREADS = 8  # beyond, decoding on a CPU rarely gains, and blocks stay usa
 
 def default_settings(threads: int | None, ubatch: int | None) -> Settings:
     """Settings of a new block on this machine."""
-    from taliesin.llama import Settings
+    from taliesin.engine.llama import Settings
 
     settings = Settings(n_threads=threads or min(usable_cores(), _MOST_THREADS))
     return replace(settings, n_ubatch=ubatch or settings.n_ubatch)
@@ -116,7 +117,7 @@ def model_for(recipe: Mapping[str, Any], given: str | None) -> str:
     Raises:
         ModelError: no name was given, and the catalogue does not know the block's model.
     """
-    from taliesin import models
+    from taliesin.models import resolve as models
 
     if given is not None:
         return given

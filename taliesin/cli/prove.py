@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taliesin import console
 from taliesin.cli import server as servers
 from taliesin.cli.options import (
     EngineChoice,
@@ -27,11 +26,12 @@ from taliesin.cli.options import (
     read_text,
 )
 from taliesin.errors import EXIT_NO, UsageError
+from taliesin.host import console
 
 if TYPE_CHECKING:
-    from taliesin.library import Library
-    from taliesin.shift import Shifted
-    from taliesin.verify import Report, Run
+    from taliesin.prove.shift import Shifted
+    from taliesin.prove.verify import Report, Run
+    from taliesin.store.library import Library
 
 commands = typer.Typer()
 
@@ -43,7 +43,7 @@ OptionalName = Annotated[str | None, typer.Argument(help="A name or id.", show_d
 
 
 def _library(stack: ExitStack, library: Path | None, text: str | None) -> Library:
-    from taliesin.library import Library
+    from taliesin.store.library import Library
 
     if text is None:
         return stack.enter_context(Library(library, create=False))
@@ -59,8 +59,8 @@ def _names(
     if (name is not None) + bool(everything) + (text is not None) != 1:
         raise UsageError("name one of: a block, " + ("" if everything is None else "--all, ") + "--text")
     if text is not None:
-        from taliesin import models
-        from taliesin.engine import Engine
+        from taliesin.engine.embedded import Engine
+        from taliesin.models import resolve as models
 
         content = read_text(text)
         settings = default_settings(threads, ubatch)
@@ -115,9 +115,9 @@ def verify(
     Exit codes: 0 every block is exact, 3 one is not, 2 usage, 10 no such block, 12 damaged, 22 other recipe, 30-34
     engine or model.
     """
-    from taliesin import models
-    from taliesin.verify import Sabotage
-    from taliesin.verify import verify as run_verify
+    from taliesin.models import resolve as models
+    from taliesin.prove.verify import Sabotage
+    from taliesin.prove.verify import verify as run_verify
 
     if sabotage is not None and sabotage not in list(Sabotage):
         raise UsageError("unknown sabotage", expected=", ".join(Sabotage), got=sabotage)
@@ -213,8 +213,8 @@ def shift(
 
     Exit codes: 0 measured, 2 usage, 10 no such block, 12 damaged, 22 other recipe, 30-34 engine or model.
     """
-    from taliesin.engine import Engine
-    from taliesin.shift import shift as run_shift
+    from taliesin.engine.embedded import Engine
+    from taliesin.prove.shift import shift as run_shift
 
     distances = _whole_numbers("--by", by)
     results: list[Shifted] = []

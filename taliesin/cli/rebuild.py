@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taliesin import console
 from taliesin.cli.options import Json, LibraryPath, Model, Threads, Ubatch
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL
+from taliesin.host import console
 
 if TYPE_CHECKING:
-    from taliesin.rebuild import Outcome, Report
+    from taliesin.prove.rebuild import Outcome, Report
 
 commands = typer.Typer()
 
@@ -52,8 +52,8 @@ def rebuild(
     block was left because what it needs is not here, or --dry-run found work; 10 no library, 11 another rebuild is at
     work, 13 no space, 30-34 engine or model.
     """
-    from taliesin.library import Library
-    from taliesin.rebuild import Rebuilder
+    from taliesin.prove.rebuild import Rebuilder
+    from taliesin.store.library import Library
 
     with Library(library, create=False) as store:
         total = len({line.id for line in store.list() if line.name is not None}) if not names else len(names)

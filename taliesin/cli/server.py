@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taliesin import console
 from taliesin.cli.options import (
     BlockName,
     GpuLayers,
@@ -26,15 +25,16 @@ from taliesin.cli.options import (
     model_for,
 )
 from taliesin.errors import EXIT_NO, UsageError
+from taliesin.host import console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from taliesin.blockfile import BlockFile
-    from taliesin.library import Library, Policy
-    from taliesin.llama import Sampling, Settings
-    from taliesin.server import Options, Server
-    from taliesin.server_engine import Row, ServerEngine
+    from taliesin.engine.llama import Sampling, Settings
+    from taliesin.server.backend import Row, ServerEngine
+    from taliesin.server.process import Options, Server
+    from taliesin.store.blockfile import BlockFile
+    from taliesin.store.library import Library, Policy
 
 commands = typer.Typer()
 server = typer.Typer(no_args_is_help=True, help="A llama-server with the options that exactness needs.")
@@ -48,7 +48,7 @@ Ctx = Annotated[int, typer.Option("--ctx", help="Tokens of one slot.", min=256)]
 
 def options_of(settings: Settings, slots: int = 1, ctx: int = 4096, gpu_layers: int = 0) -> Options:
     """Exact options that compute as `settings` say."""
-    from taliesin.server import Options
+    from taliesin.server.process import Options
 
     return Options(
         n_slots=slots, n_ctx=ctx, n_ubatch=settings.n_ubatch, n_threads=settings.n_threads,
@@ -62,9 +62,9 @@ def open_engine(stack: ExitStack, model: str | None, options: Options, reach: Re
     Raises:
         UsageError: an address without its slot folder, or the started server has another model.
     """
-    from taliesin import models
-    from taliesin import server as servers
-    from taliesin.server_engine import ServerEngine
+    from taliesin.models import resolve as models
+    from taliesin.server import process as servers
+    from taliesin.server.backend import ServerEngine
 
     if reach.url is not None:
         if reach.slot_folder is None:
@@ -86,7 +86,7 @@ def open_engine_for(
     stack: ExitStack, recipe: Mapping[str, Any], model: str, n_tokens: int, reach: Reach
 ) -> ServerEngine:
     """As `open_engine`; a server that is started for this command computes as a block's recipe says, with room for `n_tokens`."""
-    from taliesin.server_engine import options_for
+    from taliesin.server.backend import options_for
 
     return open_engine(stack, model, options_for(recipe, -(-(n_tokens + 1) // 1024) * 1024), reach)
 
@@ -131,7 +131,7 @@ def verify(
     store: Library, names: list[str], *, model: str | None, steps: int, inexact: bool, reach: Reach, as_json: bool
 ) -> bool:
     """What `taliesin verify --engine server` does and prints; whether every block is exact."""
-    from taliesin.server_engine import VERIFY_LENGTHS
+    from taliesin.server.backend import VERIFY_LENGTHS
 
     exact = True
     for each in names:
@@ -169,7 +169,7 @@ def verify(
 
 def _fields(held: Server) -> dict[str, Any]:
     """What is shown of a server. The key stays in its file."""
-    from taliesin.slots import Slots as Book
+    from taliesin.server.slots import Slots as Book
 
     options = held.options
     book = Book(held.slot_folder, options.n_slots).book() if options else []
@@ -221,8 +221,8 @@ def start(
 
     Exit codes: 0 it runs, 2 another one runs, 30 no llama-server, 31 model, 35 it does not start.
     """
-    from taliesin import models
-    from taliesin import server as servers
+    from taliesin.models import resolve as models
+    from taliesin.server import process as servers
 
     options = replace(options_of(default_settings(threads, ubatch), slots, ctx, gpu_layers), swa_full=swa_full)
     held = servers.start(models.resolve(model or models.DEFAULT), options, binary=binary, port=port)
@@ -240,7 +240,7 @@ def stop(as_json: Json = False) -> None:
 
     Exit codes: 0 stopped, 3 none was running, 35 it does not end.
     """
-    from taliesin import server as servers
+    from taliesin.server import process as servers
 
     stopped = servers.stop()
     if as_json:
@@ -259,7 +259,7 @@ def status(as_json: Json = False) -> None:
 
     Exit codes: 0 it runs and is healthy, 3 none runs, or it does not answer.
     """
-    from taliesin import server as servers
+    from taliesin.server import process as servers
 
     held = servers.running()
     healthy = held is not None and held.client.healthy()
@@ -287,7 +287,7 @@ def show(
 
     Exit codes: 0 done, 10 no such file, 20-21 not a whole slot file of this build, 34 with images or audio.
     """
-    from taliesin import slotfile as files
+    from taliesin.state import slotfile as files
 
     found = files.read(path)
     short = found.windowed and not found.window
@@ -360,7 +360,7 @@ def layout(
 
     Exit codes: 0 written, 2 nothing to lay out, 10 no such file, 20-21 not a whole slot file of this build.
     """
-    from taliesin import slotfile as files
+    from taliesin.state import slotfile as files
 
     if (out is None) != in_place:
         raise UsageError("name --out or --in-place")
@@ -401,8 +401,8 @@ def export(
     """
     import mmap
 
-    from taliesin import slotfile as files
-    from taliesin.library import Library
+    from taliesin.state import slotfile as files
+    from taliesin.store.library import Library
 
     if not out.parent.is_dir():
         raise UsageError("no such folder", where=out.parent)
@@ -459,7 +459,7 @@ def serve(
     import threading
 
     from taliesin.errors import ServerError
-    from taliesin.serve import Front, FrontServer
+    from taliesin.serve.app import Front, FrontServer
 
     with ExitStack() as stack:
         options = options_of(default_settings(threads, ubatch), slots, ctx, gpu_layers)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from galahad import sandbox
-from galahad.engines import Completion
-from galahad.reader import SavedBlock
-from taliesin.blockfile import BlockFile
-from taliesin.blockheader import BlockHeader
+from galahad.answerer.engines import Completion
+from galahad.answerer.reader import SavedBlock
 from taliesin.errors import CertificateMismatch
-from taliesin.library import Library
+from taliesin.store.blockfile import BlockFile
+from taliesin.store.header import BlockHeader
+from taliesin.store.library import Library
 
 
 @dataclass

@@ -104,7 +104,7 @@ def bundle(block: bytes) -> bytes:
     return buffer.getvalue()
 
 
-# Damage -> bytes; the file is named by the damage. What reading each must raise stands in tests/taliesin/test_blockfile.py.
+# Damage -> bytes; the file is named by the damage. What reading each must raise stands in tests/taliesin/store/test_blockfile.py.
 def damaged(block: bytes) -> dict[str, bytes]:
     table_offset = len(block) - 4 * 32
     payload_offset = table_offset - len(PAYLOAD)

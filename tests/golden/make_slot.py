@@ -10,7 +10,7 @@ import random
 import tempfile
 from pathlib import Path
 
-from taliesin import server
+from taliesin.server import process as server
 
 HERE = Path(__file__).parent
 

@@ -1,0 +1,1 @@
+"""Verified solutions as blocks: bank, recall, transfer."""

@@ -1,0 +1,96 @@
+"""Where a program for the bank comes from, and what a model was measured to do without it.
+
+A program comes from a person's file, from a run of `galahad solve` (more samples of the same model, or a stronger one by URL: the run
+says which), or from programs kept by the hash of the problem's text. A source only proposes: the sandbox decides (`bank.verified`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from galahad.answerer.reader import Reader
+from galahad.bank import recall
+from galahad.bank.bank import Need
+from galahad.problems.problem import Problem
+from galahad.problems.solutions import Solution
+from galahad.problems.templates import Template
+from galahad.solve import log as runlog
+from galahad.solve import summary as report
+from galahad.solve.log import Run
+
+
+class Proposal(NamedTuple):
+    """A program, and its provenance as the entry keeps it."""
+
+    program: str
+    provenance: dict[str, Any]
+
+
+def of_person(program: str, file: str) -> Proposal:
+    return Proposal(program, {"source": "person", "file": file})
+
+
+def of_run(problem: Problem, run: Run) -> Proposal | None:
+    """The program of the first attempt that printed the answer, by the run's own record; None if there is none.
+
+    Raises:
+        RunLogError: a transcript is not the one that the log names.
+    """
+    for record in run.attempts:
+        found = any(r["route"] == "program" and r["answer"] == problem.answer for r in record["routes"])
+        if record["problem_sha256"] != problem.sha256 or not found:
+            continue
+        told = runlog.transcripts(run).get((record["problem"], record["attempt"]))
+        if told is not None and isinstance(told.get("program"), str):
+            return Proposal(
+                told["program"],
+                {
+                    "source": "run",
+                    "run": run.chain,
+                    "attempt": record["attempt"],
+                    "engine": run.header["engine"],
+                    "transcript_sha256": record["transcript_sha256"],
+                },
+            )
+    return None
+
+
+def of_solutions(problem: Problem, solutions: Mapping[str, Solution]) -> Proposal | None:
+    """The reference program that is kept for the problem's text."""
+    found = solutions.get(problem.sha256)
+    if found is None:
+        return None
+    return Proposal(found.sources["solve"], {"source": "solution", "solution": found.id})
+
+
+def of_templates(problem: Problem, templates: Iterable[Template]) -> Proposal | None:
+    """The reference program of the template that the problem is made of."""
+    for template in templates:
+        if template.id == problem.id and template.problem().sha256 == problem.sha256:
+            return Proposal(template.program("solve"), {"source": "template", "template": template.id})
+    return None
+
+
+def need_of_run(problem: Problem, run: Run) -> Need:
+    """What the run's outcome (majority over its attempts) says of the problem."""
+    hashes: dict[str, str] = run.header["suite"]["problems"]
+    by = f"run {run.chain[:12]}"
+    for result in report.summarise(run).results:
+        if hashes.get(result.id) == problem.sha256:
+            if result.grade != "right":
+                return Need("failed", by)
+            return Need("solved" if result.confidence == "confident" else "uncertain", by)
+    return Need("not-measured", by)
+
+
+def is_of_model(run: Run, model_sha256: str) -> bool:
+    """Whether the run was made with that model; a server's runs never say so."""
+    return bool(run.header["engine"].get("model_sha256") == model_sha256)
+
+
+def measure(problem: Problem, reader: Reader, *, max_tokens: int) -> Need:
+    """Ask the model once, greedily: right is solved, anything else failed."""
+    [row] = recall.best_of([problem], reader, 1, max_tokens=max_tokens, temperature=0.0, seed=0)
+    text = f"one greedy chain of thought of at most {max_tokens} tokens"
+    return Need("solved" if row.grade == "right" else "failed", f"{text}, answer {row.answer}")

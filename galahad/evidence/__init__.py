@@ -1,0 +1,1 @@
+"""What may be believed: plans, comparisons, costs, pages."""

@@ -1,0 +1,1 @@
+"""LiveBench: old questions as library, new ones as test."""

@@ -1,0 +1,1 @@
+"""Arms, statistics, energy."""

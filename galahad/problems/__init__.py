@@ -1,0 +1,1 @@
+"""Problems, their golds, templates, solutions and variants."""

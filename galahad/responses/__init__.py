@@ -1,0 +1,1 @@
+"""What a model's text says: integers, programs."""

@@ -1,0 +1,1 @@
+"""Solve a suite: routes, run, log, summary."""

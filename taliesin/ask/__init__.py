@@ -1,0 +1,1 @@
+"""Which block answers a question."""

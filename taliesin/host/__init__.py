@@ -1,0 +1,1 @@
+"""This machine and its files: places, locks, durable writes, page cache, console."""

@@ -1,0 +1,90 @@
+"""The SHA-256 of large files, remembered per file identity, so that a model is not read whole at every start.
+
+What is remembered is a cache: a damaged or missing one costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+from taliesin.errors import ModelError
+from taliesin.host import console, durable
+from taliesin.host.canonical import is_digest
+from taliesin.host.places import cache_dir
+
+_CHUNK_BYTES = 4 << 20
+_RACY_SECONDS = 2.0
+_HASHES_KEPT = 512
+
+
+def file_sha256(path: Path, *, remembered: bool = True) -> str:
+    """The SHA-256 of a file's bytes, in hex; remembered per file identity (device, inode, size, mtime, ctime).
+
+    A file whose inode changed less than two seconds ago is hashed and not remembered: on a file system with coarse time
+    stamps it could change again under the same identity.
+
+    Raises:
+        ModelError: not readable, or changed while it was read.
+    """
+    try:
+        with path.open("rb") as stream:
+            identity = _identity(os.fstat(stream.fileno()))
+            if remembered and (known := _remembered().get(identity)):
+                return known
+            digest = _digest(stream.fileno(), os.fstat(stream.fileno()).st_size, path.name)
+            after = os.fstat(stream.fileno())
+    except OSError as error:
+        raise ModelError("the model file cannot be read", got=error.strerror, where=path) from error
+    if _identity(after) != identity:
+        raise ModelError("the file changed while it was read", where=path)
+    if time.time_ns() - after.st_ctime_ns >= _RACY_SECONDS * 1e9:
+        _remember(identity, digest)
+    return digest
+
+
+def remembered_sha256(path: Path) -> str | None:
+    """The SHA-256 that `file_sha256` would give without reading the file, or None."""
+    try:
+        return _remembered().get(_identity(path.stat()))
+    except OSError:
+        return None
+
+
+def _identity(stat: os.stat_result) -> str:
+    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}"
+
+
+def _digest(descriptor: int, n_bytes: int, label: str) -> str:
+    digest, buffer = hashlib.sha256(), bytearray(_CHUNK_BYTES)
+    view = memoryview(buffer)
+    with console.progress(f"hashing {label}", n_bytes, "bytes") as advance:
+        while n := os.readv(descriptor, [buffer]):
+            digest.update(view[:n])
+            advance(n)
+    return digest.hexdigest()
+
+
+def _hash_file() -> Path:
+    return cache_dir() / "sha256.json"
+
+
+def _remembered() -> dict[str, str]:
+    try:
+        document = json.loads(_hash_file().read_text(encoding="utf-8"))
+        return {str(k): v for k, v in document["files"].items() if is_digest(v)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}  # a cache: what cannot be read is computed again
+
+
+def _remember(identity: str, digest: str) -> None:
+    # Two writers at once: the later one wins whole, and the other's entry is computed again some day.
+    files = {**_remembered(), identity: digest}
+    document = {"schema": "taliesin.sha256/1", "files": dict(list(files.items())[-_HASHES_KEPT:])}
+    with contextlib.suppress(OSError):
+        _hash_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        durable.write(_hash_file(), json.dumps(document).encode())

@@ -1,0 +1,1 @@
+"""Which model file is meant: the catalogue, downloads, hashes."""

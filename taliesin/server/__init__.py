@@ -1,0 +1,1 @@
+"""The same promise on llama-server."""

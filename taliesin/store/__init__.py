@@ -1,0 +1,1 @@
+"""The files of a library: blocks, names, index, bundles."""

@@ -1,0 +1,190 @@
+"""Several blocks in one tar file, to carry to another machine (docs/format.md, "Bundle").
+
+Promises that a reader hands out a member only after its place, kind, name and size were checked against the manifest.
+Deliberately does not know: the library that the blocks come from or go to, which checks their content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from taliesin.errors import FormatError, StoreDamaged, UnsupportedVersion, UsageError
+from taliesin.host import durable
+from taliesin.host.canonical import canonical_json, is_digest, parse_canonical_json
+from taliesin.store.blockfile import SUFFIX, BlockFile, open_regular
+
+VERSION = 1
+_FORMAT = "taliesin-bundle"
+_MANIFEST = "manifest.json"
+_MAX_MANIFEST_BYTES = 1 << 24
+
+
+class Entry(NamedTuple):
+    """One line of the manifest: a name and the block it is for. Several names may share a block."""
+
+    name: str
+    id: str
+    bytes: int
+    root: str
+
+
+def _member_name(block_id: str) -> str:
+    return f"blocks/{block_id}{SUFFIX}"
+
+
+def _member(name: str, size: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    info.mode = 0o400
+    return info
+
+
+class _HashingReader(io.RawIOBase):
+    """A block file from its start, hashed as it is read."""
+
+    def __init__(self, block: BlockFile) -> None:
+        self.sha256 = hashlib.sha256()
+        self._pieces = block.file_bytes()
+        self._rest = b""
+
+    def read(self, size: int = -1) -> bytes:
+        while len(self._rest) < size and (piece := next(self._pieces, b"")):
+            self._rest += piece
+        data, self._rest = self._rest[:size], self._rest[size:]
+        self.sha256.update(data)
+        return data
+
+
+def write(path: Path, blocks: Mapping[str, BlockFile]) -> int:
+    """Write the named blocks to the new file `path`, and give back its size in bytes. Every block is hashed on the way.
+
+    Raises:
+        UsageError: `path` exists.
+        StoreDamaged: a block is not what its id says; then no file is left.
+        OSError: from the file system.
+    """
+    if path.exists() or path.is_symlink():
+        raise UsageError("the bundle exists already", where=path, hint="remove it, or choose another name")
+    entries = [
+        Entry(name, block.block_id or block.file_digest(), block.identity.size, block.root)
+        for name, block in blocks.items()
+    ]
+    manifest = canonical_json({"format": _FORMAT, "version": VERSION, "blocks": [entry._asdict() for entry in entries]})
+    with (
+        durable.replacing(path) as file,
+        tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar,
+    ):
+        tar.addfile(_member(_MANIFEST, len(manifest)), io.BytesIO(manifest))
+        done = set()
+        for entry, block in zip(entries, blocks.values(), strict=True):
+            if entry.id in done:
+                continue
+            done.add(entry.id)
+            content = _HashingReader(block)
+            tar.addfile(_member(_member_name(entry.id), entry.bytes), content)
+            if content.sha256.hexdigest() != entry.id:
+                raise StoreDamaged(
+                    f"block {block.name} is damaged", where=block.path, hint="taliesin check names the damage"
+                )
+    return path.stat().st_size
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[tuple[list[Entry], Iterator[tuple[str, int, IO[bytes]]]]]:
+    """The manifest of the bundle at `path`, and its blocks as (id, size, stream), each stream to be read in turn.
+
+    The content is not hashed here: the caller compares it with the id.
+
+    Raises:
+        StoreMissing: no such file. UnsupportedVersion: a newer bundle. FormatError: whatever else is not as it must be.
+    """
+    with os.fdopen(open_regular(path), "rb") as file:
+        try:
+            with tarfile.open(fileobj=file, mode="r:") as tar:
+                manifest = _read_manifest(tar, path)
+                yield manifest, _members(tar, manifest, path)
+        except (tarfile.TarError, EOFError) as error:
+            raise FormatError("not a bundle, or one that was cut short", got=str(error), where=path) from error
+
+
+def _read_manifest(tar: tarfile.TarFile, where: Path) -> list[Entry]:
+    info = tar.next()
+    if info is None or info.name != _MANIFEST or not _is_plain(info):
+        raise FormatError(
+            "not a bundle", expected=f"{_MANIFEST} first", got=info.name if info else "an empty tar", where=where
+        )
+    if info.size > _MAX_MANIFEST_BYTES:
+        raise FormatError("the bundle's manifest is too long", expected=_MAX_MANIFEST_BYTES, got=info.size, where=where)
+    manifest = parse_canonical_json(_content(tar, info, where).read(), "the bundle's manifest", where)
+    if manifest.get("format") != _FORMAT:
+        raise FormatError("not a bundle", expected=_FORMAT, got=manifest.get("format"), where=where)
+    version = manifest.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise UnsupportedVersion(f"bundle of version {version}; this program reads version {VERSION}", where=where)
+    blocks = manifest.get("blocks")
+    if version != VERSION or not isinstance(blocks, list):
+        raise FormatError("the bundle's manifest is malformed", where=where)
+    entries = [_entry(value, where) for value in blocks]
+    if len({entry.name for entry in entries}) != len(entries):
+        raise FormatError("the bundle's manifest gives a name twice", where=where)
+    if len({entry[1:] for entry in entries}) != len({entry.id for entry in entries}):
+        raise FormatError("the bundle's manifest describes a block in two ways", where=where)
+    return entries
+
+
+def _entry(value: object, where: Path) -> Entry:
+    if (
+        not isinstance(value, dict)
+        or set(value) != set(Entry._fields)
+        or not isinstance(value["name"], str)
+        or not is_digest(value["id"])
+        or not is_digest(value["root"])
+        or type(value["bytes"]) is not int
+        or value["bytes"] < 1
+    ):
+        raise FormatError("a line of the bundle's manifest is malformed", got=repr(value)[:200], where=where)
+    return Entry(**value)
+
+
+def _members(tar: tarfile.TarFile, manifest: list[Entry], where: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    for entry in {entry.id: entry for entry in manifest}.values():
+        info = tar.next()
+        if info is None:
+            raise FormatError("the bundle ends before its last block", expected=entry.id, where=where)
+        if info.name != _member_name(entry.id) or not _is_plain(info):
+            raise FormatError(
+                "the bundle holds something its manifest does not list here",
+                expected=_member_name(entry.id),
+                got=repr(info.name),
+                where=where,
+            )
+        if info.size != entry.bytes:
+            raise FormatError(
+                f"block {entry.id[:12]} of the bundle has another size",
+                expected=entry.bytes,
+                got=info.size,
+                where=where,
+            )
+        yield entry.id, entry.bytes, _content(tar, info, where)
+    extra = tar.next()
+    if extra is not None:
+        raise FormatError("the bundle goes on after its last block", got=repr(extra.name), where=where)
+
+
+def _is_plain(info: tarfile.TarInfo) -> bool:
+    """An ordinary file without extensions: no link, device or sparse file, no pax header that changes name or size."""
+    return info.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not info.issparse() and not info.pax_headers
+
+
+def _content(tar: tarfile.TarFile, info: tarfile.TarInfo, where: Path) -> IO[bytes]:
+    stream = tar.extractfile(info)
+    if stream is None:
+        raise FormatError("a member of the bundle has no content", got=repr(info.name), where=where)
+    return stream

@@ -1,0 +1,216 @@
+"""Engines: what a server's replies become, what is tried again, and that a graft changes no token."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from galahad.answerer import engines
+from galahad.answerer.engines import Server
+from taliesin.errors import EngineUnavailable, ServerError, UsageError
+from taliesin.server import process as llama_server
+
+Handler = Callable[[httpx.Request], httpx.Response]
+CHAT = {"choices": [{"message": {"content": "\\boxed{7}"}, "finish_reason": "stop"}]}
+USAGE = {"prompt_tokens": 100, "completion_tokens": 12, "prompt_tokens_details": {"cached_tokens": 64}}
+
+
+def serve(handler: Handler, **options: Any) -> Server:
+    options.setdefault("model", "m")
+    return Server(options.pop("url", "http://host:1"), transport=httpx.MockTransport(handler), **options)
+
+
+def ask(server: Server, **options: Any) -> engines.Completion:
+    server.prepare({"p": "PREFIX"})
+    return server.complete("p", "QUESTION", **{"max_tokens": 50, "temperature": 0.5, "seed": 2**32 - 2, **options})
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "_RETRY_SECONDS", (0.0, 0.0))
+
+
+def test_a_request_holds_prefix_question_seed_and_limits() -> None:
+    seen: list[httpx.Request] = []
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={**CHAT, "usage": USAGE})
+
+    found = ask(serve(reply, url="http://host:1/v1/", api_key="k"))
+    body = json.loads(seen[0].content)
+    assert str(seen[0].url) == "http://host:1/v1/chat/completions"
+    assert seen[0].headers["authorization"] == "Bearer k"
+    assert body["messages"] == [{"role": "user", "content": "PREFIX\n\nQUESTION"}]
+    assert (body["model"], body["max_tokens"], body["temperature"]) == ("m", 50, 0.5)
+    assert 0 <= body["seed"] < 2**31
+    assert (found.text, found.finish) == ("\\boxed{7}", "stop")
+    assert (found.n_reused, found.n_prefilled, found.n_out) == (64, 36, 12)
+
+
+def test_a_reply_that_was_cut_says_so() -> None:
+    cut = {"choices": [{"message": {"content": "so"}, "finish_reason": "length"}]}
+    found = ask(serve(lambda _: httpx.Response(200, json=cut)))
+    assert (found.finish, found.n_out) == ("length", 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "finish", "text"),
+    [
+        ("\\boxed{7}", "stop", "<think>hm</think>\\boxed{7}"),
+        ("", "length", "<think>hm"),
+        (None, "length", "<think>hm"),
+    ],
+)
+def test_reasoning_keeps_its_tags_and_stays_open_when_it_was_cut(content: str | None, finish: str, text: str) -> None:
+    message = {"content": content, "reasoning_content": "hm"}
+    reply = {"choices": [{"message": message, "finish_reason": finish}]}
+    assert ask(serve(lambda _: httpx.Response(200, json=reply))).text == text
+
+
+def test_without_a_name_the_servers_first_model_is_asked() -> None:
+    server = serve(lambda _: httpx.Response(200, json={"data": [{"id": "first"}, {"id": "second"}]}), model=None)
+    assert server.identity() == {"engine": "server", "model": "first"}
+    with pytest.raises(ServerError, match="names no model"):
+        serve(lambda _: httpx.Response(200, json={"data": []}), model=None)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_busy_server_is_asked_again(status: int) -> None:
+    replies = [httpx.Response(status), httpx.Response(200, json=CHAT)]
+    assert ask(serve(lambda _: replies.pop(0))).text == "\\boxed{7}"
+
+
+def test_a_lost_connection_is_tried_three_times_and_then_an_error() -> None:
+    asked: list[httpx.Request] = []
+
+    def lose(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        raise httpx.ConnectError("refused")
+
+    with pytest.raises(ServerError, match="no answer"):
+        ask(serve(lose))
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("status", [400, 401, 404])
+def test_a_refusal_is_not_tried_again(status: int) -> None:
+    asked: list[httpx.Request] = []
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(status, text="no such model")
+
+    with pytest.raises(ServerError) as caught:
+        ask(serve(refuse))
+    assert len(asked) == 1
+    assert str(status) in str(caught.value.got)
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"choices": []}', b'{"choices": [{"message": 5}]}'])
+def test_a_reply_that_is_no_completion_is_refused(body: bytes) -> None:
+    with pytest.raises(ServerError):
+        ask(serve(lambda _: httpx.Response(200, content=body)))
+
+
+@pytest.mark.parametrize("url", ["host:80", "ftp://host", "", "/tmp/socket"])
+def test_what_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(UsageError):
+        Server(url, "m")
+
+
+def test_a_password_in_the_url_is_in_no_record() -> None:
+    server = serve(lambda _: httpx.Response(200, json=CHAT), url="http://me:secret@host:1/v1?key=secret")
+    assert server.evidence() == {"url": "http://host:1/v1"}
+    assert "secret" not in json.dumps(server.identity())
+
+
+@pytest.mark.native
+def test_a_graft_gives_the_tokens_of_a_prefill(smollm2: Path, tmp_path: Path) -> None:
+    prefixes = {"one": "Answer with a number and nothing else. " * 4, "two": "Write one line of Python. " * 4}
+    texts = {}
+    for graft in (True, False):
+        # One thread: two that share a busy core wait for each other.
+        engine = engines.Embedded(str(smollm2), tmp_path / "prefixes", graft, n_threads=1, n_ctx=512)
+        try:
+            saved = engine.prepare(prefixes)
+            assert set(saved) == (set(prefixes) if graft else set())
+            found = [
+                engine.complete(name, "How many legs have three cats?", max_tokens=6, temperature=t, seed=seed)
+                for name, t, seed in [
+                    ("one", 0.0, 1),
+                    ("two", 0.9, 5),
+                    ("one", 0.9, 5),
+                    ("one", 0.9, 6),
+                    ("two", 0.9, 5),
+                ]
+            ]
+            ended = engine.complete(
+                "two", "Print 7.", max_tokens=12, temperature=0.0, seed=0, opening="```python\n", end="\n"
+            )
+        finally:
+            engine.close()
+        texts[graft] = [f.text for f in found]
+        assert texts[graft][1] == texts[graft][4]
+        assert texts[graft][2] != texts[graft][3]
+        assert ended.text.startswith("```python\n")
+        assert ended.text.count("\n") <= 2
+        if graft:
+            assert [f.n_reused for f in found] == [saved[n].n_tokens for n in ("one", "two", "one", "one", "two")]
+        else:
+            assert {f.n_reused for f in found} == {0}
+            assert found[0].n_prefilled > 40
+    assert texts[True] == texts[False]
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("window", [0, 128])
+def test_a_prefix_is_put_back_exactly_after_every_question(
+    window: int, tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    prefixes = {"short": "Answer with a number. " * 4, "long": "Write one line of Python. " * 40}
+    questions = ("How many legs have three cats?", "Why? " * 60, "How many legs have three cats?")
+    texts = {}
+    for graft in (True, False):
+        engine = engines.Embedded(str(tiny_model(window=window)), tmp_path / "prefixes", graft, n_threads=1, n_ctx=2048)
+        try:
+            engine.prepare(prefixes)
+            texts[graft] = [
+                engine.complete(name, question, max_tokens=8, temperature=0.9, seed=3).text
+                for name in ("short", "long", "short")
+                for question in questions
+            ]
+        finally:
+            engine.close()
+    assert texts[True] == texts[False]
+    assert texts[True][0] == texts[True][2] == texts[True][6]
+
+
+@pytest.mark.native
+@pytest.mark.slow
+def test_a_real_llama_server_counts_tokens_samples_by_seed_and_says_what_was_cut(smollm2: Path, tmp_path: Path) -> None:
+    try:
+        launched = llama_server.launch(smollm2, llama_server.Options(n_ctx=2048, n_threads=2), tmp_path)
+    except EngineUnavailable as error:
+        pytest.skip(f"no llama-server: {error.hint}")
+    try:
+        with (
+            contextlib.closing(Server(launched.url, api_key=launched.key)) as server,
+            contextlib.closing(Server(launched.url, "m", api_key="another")) as stranger,
+        ):
+            seeds = (2**32 - 2, 2**32 - 2, 5)
+            first, again, other = (ask(server, max_tokens=24, temperature=1.0, seed=seed) for seed in seeds)
+            with pytest.raises(ServerError):
+                ask(stranger)
+        assert first.text == again.text != other.text
+        assert first.finish == "length"
+        assert first.n_out == 24
+        assert first.n_reused + first.n_prefilled == again.n_reused + again.n_prefilled > 8
+    finally:
+        launched.stop()
