@@ -1,11 +1,13 @@
-"""What a block file costs over plain bytes: writing against write + fsync, reading verified against reading and copying.
+"""What a block file costs over plain bytes: writing against write + fsync, reading verified against
+reading and copying.
 
     python benchmarks/block_write.py --out benchmarks/results/block_write.json
 
-Each round times, in turn and on the same folder: a plain write and fsync of as many bytes; `blockfile.write` (two SHA-256
-passes, fsync, read back); `BlockFile.read_into` without and with verification (page cache warm: the file was just written); a
-plain memory copy of the payload. The target is writing within twice the plain write. Every timing is in the result; the script
-reports, it does not judge.
+Each round times, in turn and on the same folder: a plain write and fsync of as many bytes;
+`blockfile.write` (two SHA-256 passes, fsync, read back); `BlockFile.read_into` without and with
+verification (page cache warm: the file was just written); a plain memory copy of the payload. The
+target is writing within twice the plain write. Every timing is in the result; the script reports,
+it does not judge.
 """
 
 from __future__ import annotations
@@ -72,9 +74,13 @@ def one_round(folder: Path, payload: np.ndarray, destination: np.ndarray) -> dic
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--folder", type=Path, help="where to write; the system's temporary folder if not given")
+    parser.add_argument(
+        "--folder", type=Path, help="where to write; the system's temporary folder if not given"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     results = []
@@ -88,7 +94,12 @@ def main() -> None:
         ratio = medians["block_write"] / medians["plain_write"]
         ratios = sorted(r["block_write"] / r["plain_write"] for r in rounds)
         results.append(
-            {"payload_bytes": len(payload), "rounds_seconds": rounds, "median_seconds": medians, "write_ratio": ratio}
+            {
+                "payload_bytes": len(payload),
+                "rounds_seconds": rounds,
+                "median_seconds": medians,
+                "write_ratio": ratio,
+            }
         )
         print(
             f"{size_mb:4} MB  write {medians['plain_write']:.3f} s plain, {medians['block_write']:.3f} s block "

@@ -3,10 +3,12 @@
     python benchmarks/bundle_move.py pack FOLDER                 # on the first machine
     python benchmarks/bundle_move.py prove FOLDER --out FILE     # on the second one, with the folder carried there
 
-Eight blocks of seeded ids, four lengths on each of two models with window layers. The models are random weights, written by
-`synthesise.py` on either machine with the same bytes, so that only the bundle has to travel; `--model NAME` packs four blocks of
-a real one as well. `prove` is `taliesin import`: it re-runs each block's certificate, whose digests of the logits are the first
-machine's, so "exact here" means equal bits on two machines. Exit code 3 if a block is not exact here.
+Eight blocks of seeded ids, four lengths on each of two models with window layers. The models are
+random weights, written by `synthesise.py` on either machine with the same bytes, so that only the
+bundle has to travel; `--model NAME` packs four blocks of
+a real one as well. `prove` is `taliesin import`: it re-runs each block's certificate, whose digests
+of the logits are the first machine's, so "exact here" means equal bits on two machines. Exit code 3
+if a block is not exact here.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ PACKED = "packed.json"
 
 
 def model_path(name: str, folder: Path) -> Path:
-    return write(folder / f"{name}.gguf", SHAPES[name]) if name in SYNTHETIC else models.resolve(name)
+    return (
+        write(folder / f"{name}.gguf", SHAPES[name]) if name in SYNTHETIC else models.resolve(name)
+    )
 
 
 def taliesin(*arguments: object) -> tuple[int, dict[str, Any]]:
@@ -48,12 +52,24 @@ def pack(folder: Path, names: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         path = model_path(name, folder)
-        with Engine(str(path), llama.Settings(n_threads=2)) as engine, Library(folder / f"{name}.library") as library:
+        with (
+            Engine(str(path), llama.Settings(n_threads=2)) as engine,
+            Library(folder / f"{name}.library") as library,
+        ):
             for n_tokens in LENGTHS:
-                tokens = np.random.default_rng(n_tokens).integers(10, engine.model.n_vocab, n_tokens).tolist()
+                tokens = (
+                    np.random.default_rng(n_tokens)
+                    .integers(10, engine.model.n_vocab, n_tokens)
+                    .tolist()
+                )
                 engine.save_tokens(library, tokens, f"{n_tokens}", align="whole")
         code, _ = taliesin(
-            "export", "--all", "-o", folder / f"{name}.{BUNDLE}", "--library", folder / f"{name}.library"
+            "export",
+            "--all",
+            "-o",
+            folder / f"{name}.{BUNDLE}",
+            "--library",
+            folder / f"{name}.library",
         )
         if code:
             return code
@@ -67,7 +83,9 @@ def prove(folder: Path, out: Path) -> int:
     for bundle in sorted(folder.glob(f"*.{BUNDLE}")):
         name = bundle.name.removesuffix(f".{BUNDLE}")
         library = folder / f"{name}.proved"
-        code, found = taliesin("import", bundle, "--library", library, "--model", model_path(name, folder), "--yes")
+        code, found = taliesin(
+            "import", bundle, "--library", library, "--model", model_path(name, folder), "--yes"
+        )
         worst = max(worst, code)
         rows.append({"model": name, "exit_code": code, "proofs": found.get("proofs", [])})
         for proof in rows[-1]["proofs"]:
@@ -83,10 +101,14 @@ def prove(folder: Path, out: Path) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("verb", choices=("pack", "prove"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--model", action="append", default=[], metavar="NAME", help="a real model besides")
+    parser.add_argument(
+        "--model", action="append", default=[], metavar="NAME", help="a real model besides"
+    )
     parser.add_argument("--out", type=Path, help="of prove")
     given = parser.parse_args()
     if given.verb == "pack":

@@ -2,11 +2,14 @@
 
     python benchmarks/exactness_matrix.py --out benchmarks/results/exactness_matrix.json
 
-A row is one model at one block length: `taliesin.prove.verify` computes the reference in one process and the graft, after a decoy, in
-another, for queries of 1, 7, 64 and 600 tokens and 16 greedy steps each: 68 vectors by SHA-256. Blocks are seeded token ids, stored
-whole. The one-shot prompt is computed where the block promises to equal it (lengths that are a multiple of n_ubatch).
+A row is one model at one block length: `taliesin.prove.verify` computes the reference in one
+process and the graft, after a decoy, in
+another, for queries of 1, 7, 64 and 600 tokens and 16 greedy steps each: 68 vectors by SHA-256.
+Blocks are seeded token ids, stored whole. The one-shot prompt is computed where the block promises
+to equal it (lengths that are a multiple of n_ubatch).
 
-Takes up again where it was stopped: a row of the same model file, length, seed and recipe is not repeated. Exit code 3 if a vector
+Takes up again where it was stopped: a row of the same model file, length, seed and recipe is not
+repeated. Exit code 3 if a vector
 differs. The machine may be busy: nothing here is a timing.
 """
 
@@ -45,13 +48,17 @@ SEED = 0
 
 
 def model_path(name: str, folder: Path) -> Path:
-    """A catalogue name's file; the synthetic shapes are written into `folder`, the same bytes each time."""
+    """A catalogue name's file; the synthetic shapes are written into `folder`, the same bytes each
+    time.
+    """
     if not name.startswith("gemma4-tiny"):
         return models.resolve(name)
     return write(folder / f"{name}.gguf", SHAPES[name])
 
 
-def measure(name: str, path: Path, lengths: tuple[int, ...], done: set[tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
+def measure(
+    name: str, path: Path, lengths: tuple[int, ...], done: set[tuple[Any, ...]]
+) -> Iterator[dict[str, Any]]:
     """Rows of one model, without those in `done`."""
     with tempfile.TemporaryDirectory() as folder, Library(Path(folder) / "library") as library:
         for n_tokens in lengths:
@@ -61,8 +68,12 @@ def measure(name: str, path: Path, lengths: tuple[int, ...], done: set[tuple[Any
                 if (engine.model_sha256, n_tokens, SEED, recipe_id(recipe)) in done:
                     continue
                 began = time.perf_counter()
-                tokens = np.random.default_rng([SEED, n_tokens]).integers(10, engine.model.n_vocab, n_tokens)
-                block_id = engine.save_tokens(library, tokens.tolist(), f"{n_tokens}", align="whole").info.id
+                tokens = np.random.default_rng([SEED, n_tokens]).integers(
+                    10, engine.model.n_vocab, n_tokens
+                )
+                block_id = engine.save_tokens(
+                    library, tokens.tolist(), f"{n_tokens}", align="whole"
+                ).info.id
             with library.open(block_id) as block:
                 report = verify(block, path, trials=1, one_shot=False).as_dict()
             library.remove(f"{n_tokens}")
@@ -79,7 +90,9 @@ def measure(name: str, path: Path, lengths: tuple[int, ...], done: set[tuple[Any
 
 
 def counts(row: dict[str, Any]) -> tuple[int, int]:
-    """(equal, compared) vectors of a row: against block-then-query, and against one-shot where it is promised."""
+    """(equal, compared) vectors of a row: against block-then-query, and against one-shot where it
+    is promised.
+    """
     n = equal = 0
     for query in row["report"]["rows"]:
         for key in ("equal_block_then_query", "equal_one_shot"):
@@ -90,10 +103,16 @@ def counts(row: dict[str, Any]) -> tuple[int, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME")
-    parser.add_argument("--lengths", nargs="+", type=int, help="only these of each model's lengths", metavar="N")
-    parser.add_argument("--out", type=Path, required=True, help="read first: rows that are there stay")
+    parser.add_argument(
+        "--lengths", nargs="+", type=int, help="only these of each model's lengths", metavar="N"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="read first: rows that are there stay"
+    )
     options = parser.parse_args()
     kept = json.loads(options.out.read_text()) if options.out.exists() else {"rows": []}
     rows: list[dict[str, Any]] = kept["rows"]
@@ -104,7 +123,9 @@ def main() -> None:
             for row in measure(name, model_path(name, Path(folder)), lengths, done):
                 rows.append(row)
                 equal, n = counts(row)
-                console.note(f"{name} {row['n_tokens']}: {equal} of {n} equal, {row['seconds']:.0f} s")
+                console.note(
+                    f"{name} {row['n_tokens']}: {equal} of {n} equal, {row['seconds']:.0f} s"
+                )
                 document = {
                     "schema": SCHEMA,
                     "machine": machine.describe(),
@@ -115,7 +136,9 @@ def main() -> None:
                 draft = options.out.with_suffix(".part")
                 draft.write_text(json.dumps(document, indent=1) + "\n")
                 draft.replace(options.out)
-    found = [(row["model"], row["n_tokens"], row["report"]["promise"], *counts(row)) for row in rows]
+    found = [
+        (row["model"], row["n_tokens"], row["report"]["promise"], *counts(row)) for row in rows
+    ]
     console.out(console.table(["model", "tokens", "promise", "equal", "of"], found))
     equal, n = (sum(column) for column in zip(*((r[3], r[4]) for r in found), strict=True))
     console.out(f"{equal} of {n} vectors equal")

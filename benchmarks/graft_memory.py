@@ -2,10 +2,11 @@
 
     python benchmarks/graft_memory.py --out benchmarks/results/graft_memory.json
 
-Two kinds of processes in turn, each a new one. *Baseline*: load the model, make the context that the graft would use, decode a
-query. *Graft*: the same, with the block grafted before the query. The peak is the kernel's high-water mark of the resident set
-(VmHWM, so Linux only; ru_maxrss would count the parent of the process as well). The target for the difference is 1.3 times the
-block's stored bytes. Every peak is in the result; the script reports, it does not judge.
+Two kinds of processes in turn, each a new one. *Baseline*: load the model, make the context that
+the graft would use, decode a query. *Graft*: the same, with the block grafted before the query. The
+peak is the kernel's high-water mark of the resident set (VmHWM, so Linux only; ru_maxrss would
+count the parent of the process as well). The target for the difference is 1.3 times the block's
+stored bytes. Every peak is in the result; the script reports, it does not judge.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ _QUERY = list(range(100, 107))
 
 def child(kind: str, model: str, library_path: str) -> None:
     """One measured process: prints its peak in bytes."""
-    with Library(Path(library_path), create=False) as library, Engine(model) as engine, library.open("block") as block:
+    with (
+        Library(Path(library_path), create=False) as library,
+        Engine(model) as engine,
+        library.open("block") as block,
+    ):
         n_tokens = len(block.header.tokens)
         if kind == "graft":
             grafted = engine.graft(block, library=library, policy="always", n_extra=_ROOM)
@@ -61,7 +66,10 @@ def measure(name: str, n_tokens: int, rounds: int) -> dict[str, Any]:
             tokens = np.random.default_rng(0).integers(10, engine.model.n_vocab, n_tokens).tolist()
             info = engine.save_tokens(library, tokens, "block", align="whole").info
             model_sha256 = engine.model_sha256
-        samples = [{kind: peak_bytes(kind, model, path) for kind in ("baseline", "graft")} for _ in range(rounds)]
+        samples = [
+            {kind: peak_bytes(kind, model, path) for kind in ("baseline", "graft")}
+            for _ in range(rounds)
+        ]
     medians = {kind: statistics.median(s[kind] for s in samples) for kind in ("baseline", "graft")}
     extra = medians["graft"] - medians["baseline"]
     return {
@@ -77,12 +85,16 @@ def measure(name: str, n_tokens: int, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", default=["smollm2-135m", "gemma3-270m"])
     parser.add_argument("--tokens", type=int, default=3000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--child", nargs=3, metavar=("KIND", "MODEL", "LIBRARY"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--child", nargs=3, metavar=("KIND", "MODEL", "LIBRARY"), help=argparse.SUPPRESS
+    )
     options = parser.parse_args()
     if options.child:
         child(*options.child)
@@ -107,7 +119,15 @@ def main() -> None:
         )
         for found in results
     ]
-    headers = ["model", "tokens", "block MB", "peak without MB", "peak with graft MB", "extra MB", "extra / block"]
+    headers = [
+        "model",
+        "tokens",
+        "block MB",
+        "peak without MB",
+        "peak with graft MB",
+        "extra MB",
+        "extra / block",
+    ]
     console.out(console.table(headers, rows))
 
 

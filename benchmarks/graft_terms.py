@@ -1,9 +1,11 @@
-"""Where the time of a graft to a GPU goes, step by step: reading by number of threads, locking, clearing, each restore, the token.
+"""Where the time of a graft to a GPU goes, step by step: reading by number of threads, locking,
+clearing, each restore, the token.
 
-    python benchmarks/graft_terms.py m12.gguf --lengths 748 5977 11994 --kv f16 q8_0 --out benchmarks/results/gpu/graft_terms.json
+    python benchmarks/graft_terms.py m12.gguf --lengths 748 5977 11994 --kv f16 q8_0 --out
+    benchmarks/results/gpu/graft_terms.json
 
-Explains what `taliesin bench` measures as a whole; blocks are seeded token ids, files are in the page cache. Every figure is a median in
-milliseconds. Needs a CUDA device.
+Explains what `taliesin bench` measures as a whole; blocks are seeded token ids, files are in the
+page cache. Every figure is a median in milliseconds. Needs a CUDA device.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ SCHEMA = "taliesin.bench.graft-terms/1"
 THREADS = (1, 2, 4, 8, 16)
 
 
-def milliseconds(operation: Callable[[], object], times: int = 5, before: Callable[[], object] = lambda: None) -> float:
+def milliseconds(
+    operation: Callable[[], object], times: int = 5, before: Callable[[], object] = lambda: None
+) -> float:
     found = []
     for _ in range(times):
         before()
@@ -44,7 +48,9 @@ def milliseconds(operation: Callable[[], object], times: int = 5, before: Callab
 
 
 def locking(n_bytes: int) -> dict[str, float]:
-    """Of new memory, and of memory whose pages were written before; and a copy from each kind to the GPU."""
+    """Of new memory, and of memory whose pages were written before; and a copy from each kind to
+    the GPU.
+    """
     terms = {}
     for name in ("untouched", "touched"):
         memory = fresh(n_bytes, ())
@@ -58,14 +64,18 @@ def locking(n_bytes: int) -> dict[str, float]:
 
 
 def placing(context: llama.Context, prepared: graft.Prepared, n_tokens: int) -> dict[str, float]:
-    """The steps of `graft.apply` on a context that holds the block and a token, then that token again."""
+    """The steps of `graft.apply` on a context that holds the block and a token, then that token
+    again.
+    """
     samples: dict[str, list[float]] = {}
     for _ in range(7):
         buffers = iter(prepared.buffers)
         steps: list[tuple[str, Callable[[], object]]] = [("clear", context.clear)]
         for number, step in enumerate(prepared.steps):
             if isinstance(step, placement.Restore):
-                steps.append((f"restore {number}", lambda buffers=buffers: context.restore(next(buffers))))
+                steps.append(
+                    (f"restore {number}", lambda buffers=buffers: context.restore(next(buffers)))
+                )
             else:
                 steps.append((f"free {number}", lambda step=step: context.remove(*step)))
         steps.append(("token", lambda: context.decode([5], n_tokens)))
@@ -78,21 +88,34 @@ def terms(engine: Engine, block: BlockFile) -> dict[str, Any]:
     n_tokens = len(block.header.tokens)
     context = engine.context(replace(engine.settings, n_ctx=256), n_tokens + 16)
     staging = engine.staging or Staging()
-    row: dict[str, Any] = {"kv": engine.settings.type_k, "n_tokens": n_tokens, "stored_bytes": block.payload_bytes}
-    row["first prepare"] = milliseconds(lambda: engine.prepare(context, block, verify=False), times=1)
+    row: dict[str, Any] = {
+        "kv": engine.settings.type_k,
+        "n_tokens": n_tokens,
+        "stored_bytes": block.payload_bytes,
+    }
+    row["first prepare"] = milliseconds(
+        lambda: engine.prepare(context, block, verify=False), times=1
+    )
     for threads in THREADS:
         row[f"prepare, {threads} threads"] = milliseconds(
-            lambda threads=threads: graft.prepare(context, block, verify=False, threads=threads, staging=staging)
+            lambda threads=threads: graft.prepare(
+                context, block, verify=False, threads=threads, staging=staging
+            )
         )
     row["prepare, hashed"] = milliseconds(lambda: engine.prepare(context, block, verify=True))
     prepared = engine.prepare(context, block, verify=False)
-    row |= {"written_bytes": prepared.nbytes, "recipe": milliseconds(lambda: engine.recipe(context))}
+    row |= {
+        "written_bytes": prepared.nbytes,
+        "recipe": milliseconds(lambda: engine.recipe(context)),
+    }
     row |= placing(context, prepared, n_tokens)
     return row | locking(prepared.nbytes)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", type=Path)
     parser.add_argument("--lengths", nargs="+", type=int, default=bench.LENGTHS, metavar="N")
     parser.add_argument("--kv", nargs="+", default=["f16"], help="types of K and V in the cache")
@@ -111,8 +134,12 @@ def main() -> None:
         for kind in options.kv:
             engine.settings = replace(settings, type_k=kind, type_v=kind)
             for n_tokens in options.lengths:
-                ids = np.random.default_rng(n_tokens).integers(10, engine.model.n_vocab - 10, n_tokens)
-                saved = engine.save_tokens(library, ids.tolist(), f"{kind}-{n_tokens}", align="whole")
+                ids = np.random.default_rng(n_tokens).integers(
+                    10, engine.model.n_vocab - 10, n_tokens
+                )
+                saved = engine.save_tokens(
+                    library, ids.tolist(), f"{kind}-{n_tokens}", align="whole"
+                )
                 with library.open(saved.info.id) as block:
                     document["rows"].append(terms(engine, block))
     options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -1,11 +1,14 @@
-"""How long the commands take that must feel immediate: `taliesin --help`, and `taliesin list` over many blocks.
+"""How long the commands take that must feel immediate: `taliesin --help`, and `taliesin list` over
+many blocks.
 
-    python benchmarks/library_list.py --blocks 10000 --runs 10 --out benchmarks/results/library_list.json
+    python benchmarks/library_list.py --blocks 10000 --runs 10 --out
+    benchmarks/results/library_list.json
 
-Fills a library in a temporary folder (tiny blocks, through `Library.put`, with fsync switched off: filling is not what is
-measured), then times whole processes with their output read through a pipe. Every timing is in the result. The targets are
-0.25 s for `--help` and 0.5 s for `list`; the script reports, it does not judge. Processor time stands beside the clock's, because
-the latter says little on a machine that has other things to do.
+Fills a library in a temporary folder (tiny blocks, through `Library.put`, with fsync switched off:
+filling is not what is measured), then times whole processes with their output read through a pipe.
+Every timing is in the result. The targets are 0.25 s for `--help` and 0.5 s for `list`; the script
+reports, it does not judge. Processor time stands beside the clock's, because the latter says little
+on a machine that has other things to do.
 """
 
 from __future__ import annotations
@@ -75,7 +78,9 @@ def time_command(arguments: list[str], runs: int, environment: dict[str, str]) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--blocks", type=int, default=10_000)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--out", type=Path)
@@ -113,7 +118,9 @@ def main() -> None:
     if options.out:
         options.out.write_text(text)
     for name, result in results.items():
-        low, median, high, cpu = (result[f"{which}_seconds"] for which in ("min", "median", "max", "median_cpu"))
+        low, median, high, cpu = (
+            result[f"{which}_seconds"] for which in ("min", "median", "max", "median_cpu")
+        )
         print(f"{name:20} median {median:.3f} s  ({low:.3f} to {high:.3f})  processor {cpu:.3f} s")
 
 

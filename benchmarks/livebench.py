@@ -1,14 +1,18 @@
 """Claim C19: old LiveBench questions as a library, newer ones as the test.
 
-    python benchmarks/livebench.py zebra_puzzle.jsonl math_comp.jsonl web_of_lies_v2.jsonl --model qwen2.5-coder-0.5b
+    python benchmarks/livebench.py zebra_puzzle.jsonl math_comp.jsonl web_of_lies_v2.jsonl --model
+    qwen2.5-coder-0.5b
 
-The files are the user's own copies; no text of a question or an answer enters benchmarks/results/livebench_MODEL.json, which holds ids,
-verdicts, tokens, seconds and the hashes of questions and blocks. It is written after every question: the same command goes on where an
-earlier one stopped, `--minutes` stops one, and a larger `--sample` holds a smaller one. Newer questions exist of the zebra puzzles alone,
-so a sample of N is N questions of transfer and N of replay for each of three tasks, 4 N in all.
+The files are the user's own copies; no text of a question or an answer enters
+benchmarks/results/livebench_MODEL.json, which holds ids,
+verdicts, tokens, seconds and the hashes of questions and blocks. It is written after every
+question: the same command goes on where an earlier one stopped, `--minutes` stops one, and a larger
+`--sample` holds a smaller one. Newer questions exist of the zebra puzzles alone, so a sample of N
+is N questions of transfer and N of replay for each of three tasks, 4 N in all.
 
-Estimated for 2 cores that do nothing else, at 224 output tokens, both arms: 18 s a question with the 0.5B model and 50 s with the
-1.5B, and 15 s and 45 s for the blocks at each start. The default sample so takes 3 and 8 minutes.
+Estimated for 2 cores that do nothing else, at 224 output tokens, both arms: 18 s a question with
+the 0.5B model and 50 s with the 1.5B, and 15 s and 45 s for the blocks at each start. The default
+sample so takes 3 and 8 minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +28,9 @@ DATE = "2024-11-25"  # of the newest public release of the three tasks
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--model", required=True)
     parser.add_argument("--library-before", default=DATE)

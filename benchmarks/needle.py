@@ -1,11 +1,14 @@
-"""Claim C7: numbers read back from a corpus many times longer than the context, one grafted block each.
+"""Claim C7: numbers read back from a corpus many times longer than the context, one grafted block
+each.
 
     python benchmarks/needle.py OUT_NAME [any option of `taliesin needle`]
 
-Writes benchmarks/results/OUT_NAME.json and .md; a second run uses the blocks of the first. Recorded so far:
+Writes benchmarks/results/OUT_NAME.json and .md; a second run uses the blocks of the first. Recorded
+so far:
 
     python benchmarks/needle.py needle_cpu2_smollm2 --model smollm2-135m --threads 2 --memory 1GB
-    python benchmarks/needle.py needle_h200_gemma3_270m --model gemma3-270m --gpu-layers -1 --tokens 2854766 --blocks 88
+    python benchmarks/needle.py needle_h200_gemma3_270m --model gemma3-270m --gpu-layers -1 --tokens
+    2854766 --blocks 88
 """
 
 from __future__ import annotations

@@ -1,18 +1,22 @@
-"""The same work by each peer: a block's state stored by one process and used by another, compared with what a live run computes.
+"""The same work by each peer: a block's state stored by one process and used by another, compared
+with what a live run computes.
 
     python benchmarks/peers.py --json benchmarks/results/peers.json
 
-A block of 2,048 and one of 1,500 tokens, a query of 6 tokens, 16 greedy tokens. *Live* is the peer's own engine with the block, then
-the query, in one process and without a disk; it is what a restored state must equal. *Fresh* is block and query as one prompt.
-Before each restore the second process computes a decoy, so that a restore that does nothing cannot pass. What is compared: all logits
-of each step where the peer runs in Python, the 64 best log-probabilities with all digits where it is an HTTP server. Seconds are
-from the request to the first token, restore included, loading the model not; of several restores the table has the quickest, as
-other programs can only add to it.
+A block of 2,048 and one of 1,500 tokens, a query of 6 tokens, 16 greedy tokens. *Live* is the
+peer's own engine with the block, then the query, in one process and without a disk; it is what a
+restored state must equal. *Fresh* is block and query as one prompt.
+Before each restore the second process computes a decoy, so that a restore that does nothing cannot
+pass. What is compared: all logits of each step where the peer runs in Python, the 64 best
+log-probabilities with all digits where it is an HTTP server. Seconds are from the request to the
+first token, restore included, loading the model not; of several restores the table has the
+quickest, as other programs can only add to it.
 
-Peers: taliesin; llama-cpp-python's `save_state`, pickled; llama-server's slot files (`make server` first); stillwarm and hearth-llm,
-which are installed into a virtual environment of their own that goes with the run, or `--venv`. One that cannot be installed or run
-has a row that says why. Rows are kept in the JSON file and replaced when they are measured again, so that a part can be repeated with
-`--peers`, `--models` and `--tokens`; the table on stdout is of all rows.
+Peers: taliesin; llama-cpp-python's `save_state`, pickled; llama-server's slot files (`make server`
+first); stillwarm and hearth-llm, which are installed into a virtual environment of their own that
+goes with the run, or `--venv`. One that cannot be installed or run has a row that says why. Rows
+are kept in the JSON file and replaced when they are measured again, so that a part can be repeated
+with `--peers`, `--models` and `--tokens`; the table on stdout is of all rows.
 """
 
 from __future__ import annotations
@@ -58,7 +62,9 @@ PACKAGES = {"stillwarm": "stillwarm==0.1.1", "hearth-llm": "hearth-llm==0.1.1"}
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One model and block length. Texts tokenise to exactly the ids; `scratch` is a folder of the case, shared by its peers."""
+    """One model and block length. Texts tokenise to exactly the ids; `scratch` is a folder of the
+    case, shared by its peers.
+    """
 
     model: str
     path: str
@@ -74,8 +80,8 @@ class Case:
 
 @dataclass
 class Answer:
-    """16 greedy tokens: the ids, one digest for each step of what the peer lets one see, how much was reused, and the seconds to the
-    first token."""
+    """16 greedy tokens: the ids, one digest for each step of what the peer lets one see, how much
+    was reused, and the seconds to the first token."""
 
     tokens: list[int]
     digests: list[str]
@@ -96,22 +102,31 @@ class Found:
 Peer = Callable[[Case], Found]
 
 
-# -- cases -------------------------------------------------------------------------------------------------------------
+# -- cases -----------------------------------------------------------------------------------------
 
 
 def case_of(name: str, n_tokens: int, repeats: int, scratch: Path) -> Case:
-    """Seeded common words, each one token, so that every peer is given the same ids whether it takes text or ids."""
+    """Seeded common words, each one token, so that every peer is given the same ids whether it
+    takes text or ids.
+    """
     path = models.resolve(name)
     rng = np.random.default_rng(n_tokens)
     with llama.Model(path, vocab_only=True) as model:
-        listed = (models.data_dir() / "router" / "function_words.txt").read_text(encoding="utf-8").split()
+        listed = (
+            (models.data_dir() / "router" / "function_words.txt")
+            .read_text(encoding="utf-8")
+            .split()
+        )
         words = [w for w in listed if len(model.tokenize(f" {w}", special=False)) == 1]
 
         def text(n: int) -> str:
             return "".join(f" {w}" for w in rng.choice(words, n))
 
         def ids(text: str, bos: bool = True) -> list[int]:
-            return [*([model.bos] if bos and model.adds_bos else []), *model.tokenize(text, special=False)]
+            return [
+                *([model.bos] if bos and model.adds_bos else []),
+                *model.tokenize(text, special=False),
+            ]
 
         block, query, decoy = text(n_tokens - model.adds_bos), text(N_QUERY), text(N_DECOY)
         tokens, query_ids = ids(block), ids(query, bos=False)
@@ -122,10 +137,12 @@ def case_of(name: str, n_tokens: int, repeats: int, scratch: Path) -> Case:
         )  # fmt: skip
 
 
-# -- peers in Python: two processes, each of which runs one of these functions -----------------------------------------
+# -- peers in Python: two processes, each of which runs one of these functions ---------------------
 
 
-def greedy(decode: Callable[[Sequence[int]], np.ndarray[Any, Any]], query: Sequence[int], started: float) -> Answer:
+def greedy(
+    decode: Callable[[Sequence[int]], np.ndarray[Any, Any]], query: Sequence[int], started: float
+) -> Answer:
     tokens, digests, seconds, pending = [], [], 0.0, list(query)
     for _ in range(STEPS):
         logits = decode(pending)
@@ -136,7 +153,9 @@ def greedy(decode: Callable[[Sequence[int]], np.ndarray[Any, Any]], query: Seque
     return Answer(tokens, digests, seconds)
 
 
-def _decoder(context: llama.Context, position: int) -> Callable[[Sequence[int]], np.ndarray[Any, Any]]:
+def _decoder(
+    context: llama.Context, position: int
+) -> Callable[[Sequence[int]], np.ndarray[Any, Any]]:
     def decode(tokens: Sequence[int]) -> np.ndarray[Any, Any]:
         nonlocal position
         logits = context.decode(tokens, position)
@@ -150,7 +169,9 @@ def _decoder(context: llama.Context, position: int) -> Callable[[Sequence[int]],
 def taliesin_store(case: Case) -> dict[str, Any]:
     with Engine(case.path, settings=llama.Settings(n_ctx=N_CTX, n_threads=N_THREADS)) as engine:
         with Library(Path(case.scratch) / "library") as library:
-            saved = engine.save_tokens(library, case.tokens, "block", align="whole", replace_existing=True)
+            saved = engine.save_tokens(
+                library, case.tokens, "block", align="whole", replace_existing=True
+            )
         with engine.new_context(engine.settings, N_CTX) as context:
             started = time.perf_counter()
             context.decode([*case.tokens, *case.query], 0)
@@ -158,7 +179,11 @@ def taliesin_store(case: Case) -> dict[str, Any]:
             context.clear()
             context.decode(case.tokens, 0, logits=False)
             live = greedy(_decoder(context, len(case.tokens)), case.query, time.perf_counter())
-    return {"live": asdict(live), "fresh_seconds": fresh_seconds, "stored_bytes": saved.info.file_bytes}
+    return {
+        "live": asdict(live),
+        "fresh_seconds": fresh_seconds,
+        "stored_bytes": saved.info.file_bytes,
+    }
 
 
 def taliesin_use(case: Case) -> list[Answer]:
@@ -170,7 +195,8 @@ def taliesin_use(case: Case) -> list[Answer]:
         for _ in range(case.repeats):
             with engine.new_context(engine.settings, N_CTX) as context:
                 context.decode(case.decoy, 0)
-                engine.recipe(context)  # a process hashes the engine's libraries once: part of loading
+                # a process hashes the engine's libraries once: part of loading
+                engine.recipe(context)
                 started = time.perf_counter()
                 with library.open("block") as block:
                     grafted = engine.graft(block, library=library, policy="always", context=context)
@@ -179,7 +205,9 @@ def taliesin_use(case: Case) -> list[Answer]:
     return answers
 
 
-def _llama_cpp_python(case: Case, swa_full: bool | None) -> tuple[Any, Callable[[Sequence[int]], np.ndarray[Any, Any]]]:
+def _llama_cpp_python(
+    case: Case, swa_full: bool | None
+) -> tuple[Any, Callable[[Sequence[int]], np.ndarray[Any, Any]]]:
     """The high-level class as its documentation uses it, and its decode step."""
     import llama_cpp
 
@@ -208,7 +236,11 @@ def pickle_store(case: Case, swa_full: bool | None) -> dict[str, Any]:
     with path.open("wb") as file:
         pickle.dump(model.save_state(), file)
     live = greedy(decode, case.query, time.perf_counter())
-    return {"live": asdict(live), "fresh_seconds": fresh_seconds, "stored_bytes": path.stat().st_size}
+    return {
+        "live": asdict(live),
+        "fresh_seconds": fresh_seconds,
+        "stored_bytes": path.stat().st_size,
+    }
 
 
 def pickle_use(case: Case, swa_full: bool | None) -> list[Answer]:
@@ -250,13 +282,16 @@ def python_peer(name: str, **options: Any) -> Peer:
         stored = _in_process(f"{name}_store", case, options)
         used = _in_process(f"{name}_use", case, options)
         return Found(
-            Answer(**stored["live"]), stored["fresh_seconds"], [Answer(**a) for a in used], stored["stored_bytes"]
+            Answer(**stored["live"]),
+            stored["fresh_seconds"],
+            [Answer(**a) for a in used],
+            stored["stored_bytes"],
         )
 
     return run
 
 
-# -- peers around llama-server -----------------------------------------------------------------------------------------
+# -- peers around llama-server ---------------------------------------------------------------------
 
 
 def free_port() -> int:
@@ -277,7 +312,9 @@ def process(command: Sequence[str], url: str, log: Path, path: str | None = None
     environment = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
     environment["PATH"] = path or os.environ.get("PATH", "")
     with log.open("wb") as out:
-        running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
+        running = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
+        )
     try:
         until = time.monotonic() + 600
         while True:
@@ -304,8 +341,25 @@ def llama_server(case: Case, swa_full: bool, slots: Path) -> Iterator[server.Cli
     url = f"http://127.0.0.1:{port}"
     command = [
         str(server.find_binary()),
-        *("--model", case.path, "--host", "127.0.0.1", "--port", str(port), "--slot-save-path", f"{slots}/"),
-        *("--parallel", "1", "--ctx-size", str(N_CTX), "--no-ui", "--offline", *server_arguments(swa_full)),
+        *(
+            "--model",
+            case.path,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--slot-save-path",
+            f"{slots}/",
+        ),
+        *(
+            "--parallel",
+            "1",
+            "--ctx-size",
+            str(N_CTX),
+            "--no-ui",
+            "--offline",
+            *server_arguments(swa_full),
+        ),
     ]
     with process(command, url, slots / "llama-server.log"):
         client = server.Client(url)
@@ -326,7 +380,9 @@ def _ask(client: server.Client, tokens: Sequence[int], started: float | None = N
 
 @functools.cache
 def references(case: Case, swa_full: bool) -> tuple[float, Answer]:
-    """Fresh seconds and the live answer of llama-server, each from a process of its own; leaves the block's slot file."""
+    """Fresh seconds and the live answer of llama-server, each from a process of its own; leaves the
+    block's slot file.
+    """
     slots = Path(case.scratch)
     with llama_server(case, swa_full, slots) as client:
         fresh_seconds = _ask(client, [*case.tokens, *case.query]).seconds
@@ -388,16 +444,26 @@ print(json.dumps({"answer": answer, "seconds": ended - started}))
 
 
 def stillwarm_peer(venv: Path, swa_full: bool) -> Peer:
-    """stillwarm's `Session.ask`: the block with no token to predict stores it, block and query restores it."""
+    """stillwarm's `Session.ask`: the block with no token to predict stores it, block and query
+    restores it.
+    """
 
     def ask(case: Case, client: server.Client, slots: Path, **job: Any) -> dict[str, Any]:
-        sampler = {"temperature": 0, "top_k": 1, "seed": 42, "ignore_eos": True, "n_probs": server.N_PROBS}
+        sampler = {
+            "temperature": 0,
+            "top_k": 1,
+            "seed": 42,
+            "ignore_eos": True,
+            "n_probs": server.N_PROBS,
+        }
         fixed = {
             "url": client.url, "sha256": models.file_sha256(Path(case.path)), "swa_full": swa_full, "n_ctx": N_CTX,
             "folder": str(slots), "sampler": sampler,
         }  # fmt: skip
         command = [str(venv / "bin" / "python"), "-c", STILLWARM]
-        done = subprocess.run(command, input=json.dumps(fixed | job), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, input=json.dumps(fixed | job), capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
         found: dict[str, Any] = json.loads(done.stdout)
@@ -416,12 +482,25 @@ def stillwarm_peer(venv: Path, swa_full: bool) -> Peer:
                 for path, data in stored.items():  # asking stores again
                     path.write_bytes(data)
                 prompt = case.text + case.query_text
-                got = ask(case, client, slots, decoy=case.decoy_text, prompt=prompt, session="block", n_predict=STEPS)
+                got = ask(
+                    case,
+                    client,
+                    slots,
+                    decoy=case.decoy_text,
+                    prompt=prompt,
+                    session="block",
+                    n_predict=STEPS,
+                )
                 answer = got["answer"]
                 steps = answer["completion_probabilities"]
-                digests = [_digest(tuple((p["id"], p["logprob"]) for p in step["top_logprobs"])) for step in steps]
+                digests = [
+                    _digest(tuple((p["id"], p["logprob"]) for p in step["top_logprobs"]))
+                    for step in steps
+                ]
                 seconds = got["seconds"] - answer["timings"]["predicted_ms"] / 1e3
-                restored.append(Answer(answer["tokens"], digests, seconds, answer["timings"]["cache_n"]))
+                restored.append(
+                    Answer(answer["tokens"], digests, seconds, answer["timings"]["cache_n"])
+                )
         return Found(live, fresh_seconds, restored, sum(map(len, stored.values())))
 
     return run
@@ -439,16 +518,23 @@ def _chat(url: str, messages: list[dict[str, str]], n_predict: int) -> tuple[Ans
     got = response.json()
     choice = got["choices"][0]
     steps = choice["logprobs"]["content"]
-    digests = [_digest(tuple((p["id"], p["logprob"]) for p in step["top_logprobs"])) for step in steps]
+    digests = [
+        _digest(tuple((p["id"], p["logprob"]) for p in step["top_logprobs"])) for step in steps
+    ]
     timings = got["timings"]
     answer = Answer(
-        [step["id"] for step in steps], digests, seconds - timings["predicted_ms"] / 1e3, timings["cache_n"]
+        [step["id"] for step in steps],
+        digests,
+        seconds - timings["predicted_ms"] / 1e3,
+        timings["cache_n"],
     )
     return answer, choice["message"]["content"]
 
 
 def hearth_peer(venv: Path, swa_full: bool) -> Peer:
-    """hearth's proxy, which knows chat messages: the block is the first message, answered with one token; the query the next."""
+    """hearth's proxy, which knows chat messages: the block is the first message, answered with one
+    token; the query the next.
+    """
 
     @contextlib.contextmanager
     def proxy(case: Case, cache: Path) -> Iterator[str]:
@@ -468,7 +554,11 @@ def hearth_peer(venv: Path, swa_full: bool) -> Peer:
         block = [{"role": "user", "content": case.text}]
 
         def asked(reply: str) -> list[dict[str, str]]:
-            return [*block, {"role": "assistant", "content": reply}, {"role": "user", "content": case.query_text}]
+            return [
+                *block,
+                {"role": "assistant", "content": reply},
+                {"role": "user", "content": case.query_text},
+            ]
 
         with llama_server(case, swa_full, slots) as client:
             _, reply = _chat(client.url, block, 1)
@@ -493,7 +583,7 @@ def hearth_peer(venv: Path, swa_full: bool) -> Peer:
     return run
 
 
-# -- table -------------------------------------------------------------------------------------------------------------
+# -- table -----------------------------------------------------------------------------------------
 
 
 def installed(venv: Path, name: str) -> str | None:
@@ -501,15 +591,27 @@ def installed(venv: Path, name: str) -> str | None:
     python = venv / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PACKAGES[name]]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    command = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        PACKAGES[name],
+    ]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     if not done.returncode:
         return None
     last = [line for line in done.stdout.splitlines() if "ERROR" in line][-1:] or ["pip failed"]
     return "not installable: " + re.sub(r"https?://\S+", "(address)", last[0])
 
 
-def peers(windowed: bool, venv: Path, chosen: Sequence[str]) -> Iterator[tuple[str, str, Peer | str]]:
+def peers(
+    windowed: bool, venv: Path, chosen: Sequence[str]
+) -> Iterator[tuple[str, str, Peer | str]]:
     """(peer, variant, how to run it or why not)."""
     full = (False, True) if windowed else (False,)
     if "taliesin" in chosen:
@@ -523,12 +625,18 @@ def peers(windowed: bool, venv: Path, chosen: Sequence[str]) -> Iterator[tuple[s
         missing = None
     except ToolkitError as error:
         missing = f"not run: {error.message}"
-    for name, made in (("llama-server", None), ("stillwarm", stillwarm_peer), ("hearth-llm", hearth_peer)):
+    for name, made in (
+        ("llama-server", None),
+        ("stillwarm", stillwarm_peer),
+        ("hearth-llm", hearth_peer),
+    ):
         if name not in chosen:
             continue
         reason = missing or (installed(venv, name) if made else None)
         for swa_full in full:
-            variant = ("slot file" if made is None else "default") + (", --swa-full" if swa_full else "")
+            variant = ("slot file" if made is None else "default") + (
+                ", --swa-full" if swa_full else ""
+            )
             yield name, variant, reason or (made(venv, swa_full) if made else slot_peer(swa_full))
 
 
@@ -539,7 +647,9 @@ def measured(case: Case, run: Peer | str) -> dict[str, Any]:
     try:
         found = run(case)
     except (RuntimeError, ToolkitError, httpx.HTTPError, OSError) as error:
-        return {"problem": str(error).replace(case.scratch, "(folder)").replace(case.path, case.model)}
+        return {
+            "problem": str(error).replace(case.scratch, "(folder)").replace(case.path, case.model)
+        }
 
     def equal(field: str) -> int:
         wanted = getattr(found.live, field)
@@ -581,8 +691,12 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 def main() -> None:
     names = ["taliesin", "llama-cpp-python", "llama-server", *PACKAGES]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["gemma3-270m", "smollm2-135m"], metavar="NAME")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--models", nargs="+", default=["gemma3-270m", "smollm2-135m"], metavar="NAME"
+    )
     parser.add_argument("--tokens", nargs="+", type=int, default=[2048, 1500], metavar="N")
     parser.add_argument("--peers", nargs="+", choices=names, default=names, metavar="PEER")
     parser.add_argument("--repeats", type=int, default=2, help="restores by each")
@@ -595,7 +709,9 @@ def main() -> None:
         print(json.dumps(child(options.child, job["options"], Case(**job["case"]))))
         return
     kept: list[dict[str, Any]] = (
-        json.loads(options.json.read_text())["rows"] if options.json and options.json.exists() else []
+        json.loads(options.json.read_text())["rows"]
+        if options.json and options.json.exists()
+        else []
     )
     key = ("model", "n_tokens", "peer", "variant")
     with tempfile.TemporaryDirectory(prefix="peers-") as folder:
@@ -608,13 +724,22 @@ def main() -> None:
                 with tempfile.TemporaryDirectory(dir=folder) as scratch:
                     case = case_of(name, n_tokens, options.repeats, Path(scratch))
                     for peer, variant, run in peers(windowed, venv, options.peers):
-                        row: dict[str, Any] = dict(zip(key, (name, n_tokens, peer, variant), strict=True))
+                        row: dict[str, Any] = dict(
+                            zip(key, (name, n_tokens, peer, variant), strict=True)
+                        )
                         row |= measured(case, run)
                         console.note(json.dumps(row))
-                        row |= {"model_sha256": models.file_sha256(path), "machine": machine.describe()}
+                        row |= {
+                            "model_sha256": models.file_sha256(path),
+                            "machine": machine.describe(),
+                        }
                         kept = [*(r for r in kept if any(r[k] != row[k] for k in key)), row]
                         if options.json:
-                            document = {"schema": "taliesin.bench.peers/1", "packages": PACKAGES, "rows": kept}
+                            document = {
+                                "schema": "taliesin.bench.peers/1",
+                                "packages": PACKAGES,
+                                "rows": kept,
+                            }
                             options.json.write_text(json.dumps(document, indent=1) + "\n")
     order = {peer: index for index, peer in enumerate(names)}
     kept.sort(key=lambda r: (r["model"], -r["n_tokens"], order[r["peer"]]))

@@ -1,11 +1,13 @@
-"""Write docs/reproduction.md: every claim, the paper's figure, and ours, computed from the raw results beside this script.
+"""Write docs/reproduction.md: every claim, the paper's figure, and ours, computed from the raw
+results beside this script.
 
     python benchmarks/reproduce.py            # write it
     python benchmarks/reproduce.py --check    # exit 3 if the document and the results disagree
 
-`claims.yaml` says what each claim is and which command measures it; `galahad.evidence.findings` says what a raw file tells of which claim. A
-claim that no result speaks of is "not measured". Results that no reader knows are listed with their hashes, so that every raw file is in
-the document.
+`claims.yaml` says what each claim is and which command measures it; `galahad.evidence.findings`
+says what a raw file tells of which claim. A claim that no result speaks of is "not measured".
+Results that no reader knows are listed with their hashes, so that every raw file is in the
+document.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ DOCUMENT = ROOT / "docs" / "reproduction.md"
 
 
 class Result(NamedTuple):
-    """One raw file: its name in the folder, its objects (one, or one a line), and the SHA-256 of its bytes."""
+    """One raw file: its name in the folder, its objects (one, or one a line), and the SHA-256 of
+    its bytes.
+    """
 
     name: str
     documents: list[Document]
@@ -65,7 +69,7 @@ def load(folder: Path) -> list[Result]:
     return found
 
 
-# -- the document ------------------------------------------------------------------------------------------------------
+# -- the document ----------------------------------------------------------------------------------
 
 
 def build(results: list[Result], claims: list[dict[str, str]]) -> str:
@@ -89,7 +93,9 @@ def build(results: list[Result], claims: list[dict[str, str]]) -> str:
         "each other and not as one. R1 to R6 are our own. Nothing here was typed by hand.",
     ]
     known = {claim["id"] for claim in claims}
-    assert set(found) <= known, f"claims without a line in {CLAIMS.name}: {sorted(set(found) - known)}"
+    assert set(found) <= known, (
+        f"claims without a line in {CLAIMS.name}: {sorted(set(found) - known)}"
+    )
     n_measured = sum(claim["id"] in found for claim in claims)
     parts.append(f"{n_measured} of {len(claims)} claims have a result here.")
     for claim in claims:
@@ -100,7 +106,9 @@ def build(results: list[Result], claims: list[dict[str, str]]) -> str:
             lines.append(f"- test: `{claim['test']}`")
         lines += _ours(found.get(claim["id"], []))
         if claim["id"] not in found:
-            lines.append("- ours: **not measured**" + (" (shown by its test)" if claim.get("test") else ""))
+            lines.append(
+                "- ours: **not measured**" + (" (shown by its test)" if claim.get("test") else "")
+            )
         parts.append("\n".join(lines))
     rows = ["| file | schema | SHA-256 |", "| --- | --- | --- |"]
     rows += [f"| {r.name} | {r.schema} | `{r.sha256}` |" for r in results]
@@ -121,7 +129,12 @@ def _ours(found: list[tuple[Finding, str]]) -> Iterator[str]:
             cells = " | ".join(map(str, finding.cells.values()))
             tables.setdefault(tuple(finding.cells), []).append(f"| {cells} | {raw} |")
     for columns, rows in tables.items():
-        yield from ("", f"| {' | '.join(columns)} | raw |", "| --- " * (len(columns) + 1) + "|", *rows)
+        yield from (
+            "",
+            f"| {' | '.join(columns)} | raw |",
+            "| --- " * (len(columns) + 1) + "|",
+            *rows,
+        )
 
 
 def claims() -> list[dict[str, str]]:
@@ -130,8 +143,12 @@ def claims() -> list[dict[str, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 3 if the document is another one")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit 3 if the document is another one"
+    )
     options = parser.parse_args()
     try:
         text = build(load(RESULTS), claims())
@@ -140,7 +157,9 @@ def main() -> None:
         sys.exit(error.exit_code)
     if options.check:
         same = DOCUMENT.exists() and DOCUMENT.read_text(encoding="utf-8") == text
-        console.note("the document and the results agree" if same else "they disagree: make reproduce")
+        console.note(
+            "the document and the results agree" if same else "they disagree: make reproduce"
+        )
         sys.exit(0 if same else EXIT_NO)
     DOCUMENT.write_text(text, encoding="utf-8")
     console.note(f"{DOCUMENT.relative_to(ROOT)}: {len(text.splitlines())} lines")

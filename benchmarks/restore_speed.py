@@ -2,10 +2,11 @@
 
     python benchmarks/restore_speed.py --out benchmarks/results/restore_speed.json
 
-Each round times, in turn: `graft.apply` of a block that is ready in memory (what `place_seconds` reports: every byte handed to
-llama.cpp, filler of the window ring included); `numpy.copyto` of that many bytes between two arrays that were touched before; and
-the same copy into memory that was never touched. The target is half the speed of the copy between touched arrays. Every timing is in
-the result; the script reports, it does not judge.
+Each round times, in turn: `graft.apply` of a block that is ready in memory (what `place_seconds`
+reports: every byte handed to llama.cpp, filler of the window ring included); `numpy.copyto` of that
+many bytes between two arrays that were touched before; and the same copy into memory that was never
+touched. The target is half the speed of the copy between touched arrays. Every timing is in the
+result; the script reports, it does not judge.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from taliesin.models import resolve as models
 from taliesin.store.library import Library
 
 
-def copy_seconds(source: np.ndarray[Any, np.dtype[np.uint8]], target: np.ndarray[Any, np.dtype[np.uint8]]) -> float:
+def copy_seconds(
+    source: np.ndarray[Any, np.dtype[np.uint8]], target: np.ndarray[Any, np.dtype[np.uint8]]
+) -> float:
     started = time.perf_counter()
     np.copyto(target, source)
     return time.perf_counter() - started
@@ -49,7 +52,9 @@ def measure(name: str, n_tokens: int, rounds: int) -> dict[str, Any]:
         block_id = engine.save_tokens(library, tokens, "block", align="whole").info.id
         samples = []
         with library.open(block_id) as block:
-            context = engine.context(settings_of(block.header.recipe, block.path, {}), n_tokens + 64)
+            context = engine.context(
+                settings_of(block.header.recipe, block.path, {}), n_tokens + 64
+            )
             prepared = graft.prepare(context, block, verify=True)
             source, target = np.ones(prepared.nbytes, np.uint8), np.ones(prepared.nbytes, np.uint8)
             for round_number in range(-1, rounds):
@@ -71,12 +76,15 @@ def measure(name: str, n_tokens: int, rounds: int) -> dict[str, Any]:
                 "median": medians,
                 "fraction_of_copy_speed": medians["copy_seconds"] / medians["place_seconds"],
                 "fraction_by_round": [s["copy_seconds"] / s["place_seconds"] for s in samples],
-                "fraction_of_untouched_copy_speed": medians["copy_untouched_seconds"] / medians["place_seconds"],
+                "fraction_of_untouched_copy_speed": medians["copy_untouched_seconds"]
+                / medians["place_seconds"],
             }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", default=["smollm2-135m", "gemma3-270m"])
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=30)
@@ -93,14 +101,19 @@ def main() -> None:
         options.out.write_text(json.dumps(report, indent=1) + "\n")
     rows = []
     for found in results:
-        rates = {key: found["written_bytes"] / seconds / 1e9 for key, seconds in found["median"].items()}
+        rates = {
+            key: found["written_bytes"] / seconds / 1e9 for key, seconds in found["median"].items()
+        }
         rows.append(
             (
                 found["model"],
                 found["n_tokens"],
                 f"{found['written_bytes'] / 1e6:.1f}",
                 f"{found['median']['place_seconds'] * 1e3:.2f}",
-                *(f"{rates[key]:.1f}" for key in ("place_seconds", "copy_seconds", "copy_untouched_seconds")),
+                *(
+                    f"{rates[key]:.1f}"
+                    for key in ("place_seconds", "copy_seconds", "copy_untouched_seconds")
+                ),
                 f"{found['fraction_of_copy_speed']:.2f}",
             )
         )

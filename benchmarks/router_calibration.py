@@ -1,11 +1,14 @@
-"""The router's threshold: chosen on half of our own questions, tried on the other half, in libraries of three sizes.
+"""The router's threshold: chosen on half of our own questions, tried on the other half, in
+libraries of three sizes.
 
     python benchmarks/router_calibration.py
 
-Reads data/router/ (30 documents with three questions each; 60 questions that no document answers, 20 of them close in wording).
-Documents with an odd number and every other outside question are *held in*: the threshold is the middle of the widest gap that
-loses the fewest of them. The rest is *held out* and only counted. The same questions are then asked in libraries of 10, 1,000 and
-10,000 blocks, filled up with generated texts, and timed. Writes benchmarks/results/router_calibration.json and .md.
+Reads data/router/ (30 documents with three questions each; 60 questions that no document answers,
+20 of them close in wording). Documents with an odd number and every other outside question are
+*held in*: the threshold is the middle of the widest gap that loses the fewest of them. The rest is
+*held out* and only counted. The same questions are then asked in libraries of 10, 1,000 and 10,000
+blocks, filled up with generated texts, and timed. Writes benchmarks/results/router_calibration.json
+and .md.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ FILLER_SENTENCES = 60
 
 
 class Asked(NamedTuple):
-    """A question, the document that answers it (None: no document does), and whether the threshold may be chosen by it."""
+    """A question, the document that answers it (None: no document does), and whether the threshold
+    may be chosen by it.
+    """
 
     question: str
     answer: str | None
@@ -57,11 +62,15 @@ class Seen(NamedTuple):
 def load() -> tuple[list[Document], list[Asked]]:
     folder = data_dir() / "router"
     documents, questions = [], []
-    for number, line in enumerate((folder / "library.jsonl").read_text(encoding="utf-8").splitlines()):
+    for number, line in enumerate(
+        (folder / "library.jsonl").read_text(encoding="utf-8").splitlines()
+    ):
         row = json.loads(line)
         documents.append(Document(row["id"], row["id"], row["title"], row["text"]))
         questions += [Asked(q, row["id"], "inside", number % 2 == 0) for q in row["questions"]]
-    for number, line in enumerate((folder / "outside.jsonl").read_text(encoding="utf-8").splitlines()):
+    for number, line in enumerate(
+        (folder / "outside.jsonl").read_text(encoding="utf-8").splitlines()
+    ):
         row = json.loads(line)
         questions.append(Asked(row["question"], None, f"outside, {row['kind']}", number % 2 == 0))
     return documents, questions
@@ -75,12 +84,16 @@ def look(router: Router, questions: Sequence[Asked]) -> list[Seen]:
         seconds = time.perf_counter() - started
         best = route.candidates[0] if route.candidates else None
         tie = bool(route.candidates) and route.block is None
-        seen.append(Seen(asked, best and best.block_id, best.coverage if best else 0.0, tie, seconds))
+        seen.append(
+            Seen(asked, best and best.block_id, best.coverage if best else 0.0, tie, seconds)
+        )
     return seen
 
 
 def calibrate(seen: Sequence[Seen]) -> tuple[float, int]:
-    """The threshold with the fewest mistakes on `seen`, in the middle of its range, and how many mistakes it makes."""
+    """The threshold with the fewest mistakes on `seen`, in the middle of its range, and how many
+    mistakes it makes.
+    """
     points = sorted({0.0, 1.0, *(s.coverage for s in seen)})
     middles = [(a + b) / 2 for a, b in pairwise(points)]
     mistakes = {m: sum(s.routed(m) != s.asked.answer for s in seen) for m in middles}
@@ -93,15 +106,23 @@ def calibrate(seen: Sequence[Seen]) -> tuple[float, int]:
 
 def share(right: int, total: int) -> dict[str, Any]:
     interval = stats.binomtest(right, total).proportion_ci(method="wilson") if total else None
-    return {"right": right, "of": total, "wilson_95": [interval.low, interval.high] if interval else None}
+    return {
+        "right": right,
+        "of": total,
+        "wilson_95": [interval.low, interval.high] if interval else None,
+    }
 
 
 def count(seen: Sequence[Seen], threshold: float) -> dict[str, Any]:
     inside = [s for s in seen if s.asked.answer is not None]
     outside = [s for s in seen if s.asked.answer is None]
     return {
-        "inside_routed_right": share(sum(s.routed(threshold) == s.asked.answer for s in inside), len(inside)),
-        "inside_routed_wrong": sum(s.routed(threshold) not in (None, s.asked.answer) for s in inside),
+        "inside_routed_right": share(
+            sum(s.routed(threshold) == s.asked.answer for s in inside), len(inside)
+        ),
+        "inside_routed_wrong": sum(
+            s.routed(threshold) not in (None, s.asked.answer) for s in inside
+        ),
         "outside_abstained": share(sum(s.routed(threshold) is None for s in outside), len(outside)),
     }
 
@@ -115,7 +136,8 @@ def main() -> None:
     for size in SIZES:
         own = documents[: min(size, len(documents))]
         filler = [
-            Document(f"f{i}", f"f{i}", "", corpus.passage(7, i, FILLER_SENTENCES)) for i in range(size - len(own))
+            Document(f"f{i}", f"f{i}", "", corpus.passage(7, i, FILLER_SENTENCES))
+            for i in range(size - len(own))
         ]
         started = time.perf_counter()
         router = Router([*own, *filler])
@@ -123,7 +145,9 @@ def main() -> None:
         ids = {d.block_id for d in own}
         # a question whose document is not in the small library is one more question from outside
         there = [
-            q if q.answer is None or q.answer in ids else q._replace(answer=None, kind="outside, left out")
+            q
+            if q.answer is None or q.answer in ids
+            else q._replace(answer=None, kind="outside, left out")
             for q in questions
         ]
         found = look(router, there)
@@ -181,7 +205,8 @@ def page(fields: dict[str, Any]) -> str:
     rows = [{"blocks": 30, **fields["held_out"]}, *fields["sizes"]]
     for row in rows:
         timing = [
-            f"{row[key]:.2f}" if key in row else "" for key in ("query_median_ms", "query_p99_ms", "query_max_ms")
+            f"{row[key]:.2f}" if key in row else ""
+            for key in ("query_median_ms", "query_p99_ms", "query_max_ms")
         ]
         lines.append(
             f"| {row['blocks']} | {_share(row['inside_routed_right'])} | {row['inside_routed_wrong']} | "

@@ -2,11 +2,13 @@
 
     python benchmarks/sandbox_overhead.py [--rounds N] [--out FILE]
 
-Each round runs `print(204)` once in every arm, in a new random order, so that load on the machine falls on all arms alike.
-`bare` is `subprocess.run` of the same interpreter with -I -S: the quickest start there is, so the comparison is the hardest
-for us (`with_site` is the usual start, which depends on what is installed). The other arms are `sandbox.run` at each level that
-this host has, pipes, private folder and clean-up included. The first rounds are not counted. Every single time is in the JSON
-file. On a shared machine, run it under real-time priority (`chrt -f 50`): otherwise it measures the neighbours.
+Each round runs `print(204)` once in every arm, in a new random order, so that load on the machine
+falls on all arms alike. `bare` is `subprocess.run` of the same interpreter with -I -S: the quickest
+start there is, so the comparison is the hardest for us (`with_site` is the usual start, which
+depends on what is installed). The other arms are `sandbox.run` at each level that this host has,
+pipes, private folder and clean-up included. The first rounds are not counted. Every single time is
+in the JSON file. On a shared machine, run it under real-time priority (`chrt -f 50`): otherwise it
+measures the neighbours.
 """
 
 from __future__ import annotations
@@ -59,10 +61,14 @@ def _arms(program: Path) -> dict[str, Callable[[], None]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results") / "sandbox_overhead.json")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).with_name("results") / "sandbox_overhead.json"
+    )
     options = parser.parse_args()
     order = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +84,9 @@ def main() -> int:
                     times[name].append(1000 * (time.perf_counter() - started))
     medians = {name: statistics.median(values) for name, values in times.items()}
     over_bare = {
-        name: median - medians["bare"] for name, median in medians.items() if name not in ("bare", "with_site")
+        name: median - medians["bare"]
+        for name, median in medians.items()
+        if name not in ("bare", "with_site")
     }
     found = sandbox.probe()
     result = {
@@ -105,7 +113,9 @@ def main() -> int:
     for name, median in medians.items():
         spread = statistics.quantiles(times[name], n=10)
         more = f"  {over_bare[name]:+6.1f} ms over bare" if name in over_bare else ""
-        print(f"{name:9} median {median:6.1f} ms  (10-90 %: {spread[0]:.1f} to {spread[-1]:.1f}){more}")
+        print(
+            f"{name:9} median {median:6.1f} ms  (10-90 %: {spread[0]:.1f} to {spread[-1]:.1f}){more}"
+        )
     return 0 if result["within_budget"] else 3
 
 

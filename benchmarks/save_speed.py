@@ -2,10 +2,11 @@
 
     python benchmarks/save_speed.py --out benchmarks/results/save_speed.json
 
-Each round times, in alternating order and on the same file system: `Library.put` of a real block (hashing, writing, fsync of file and
-folders, reading the header back, naming, index) and a plain write and fsync of the block file's bytes into a new file. Every round's
-block differs in its title, so that none is there already. The target is twice the plain write. Every timing is in the result; the
-script reports, it does not judge. `block_write.py` measures the file alone, at more sizes.
+Each round times, in alternating order and on the same file system: `Library.put` of a real block
+(hashing, writing, fsync of file and folders, reading the header back, naming, index) and a plain
+write and fsync of the block file's bytes into a new file. Every round's block differs in its title,
+so that none is there already. The target is twice the plain write. Every timing is in the result;
+the script reports, it does not judge. `block_write.py` measures the file alone, at more sizes.
 """
 
 from __future__ import annotations
@@ -57,7 +58,11 @@ def measure(name: str, n_tokens: int, rounds: int, folder: Path) -> dict[str, An
             info = engine.save_tokens(library, tokens, "first", align="whole").info
             model_sha256 = engine.model_sha256
         with library.open(info.id) as block:
-            header, payload, data = block.header, block.read_at(0, block.payload_bytes), b"".join(block.file_bytes())
+            header, payload, data = (
+                block.header,
+                block.read_at(0, block.payload_bytes),
+                b"".join(block.file_bytes()),
+            )
         library.remove("first")
         samples: list[dict[str, float]] = []
         for number in range(-1, rounds):
@@ -70,7 +75,9 @@ def measure(name: str, n_tokens: int, rounds: int, folder: Path) -> dict[str, An
                     sample["plain_seconds"] = plain_seconds(folder / "plain", data)
             if number >= 0:  # the first round warms up
                 samples.append(sample)
-    medians = {key: statistics.median(s[key] for s in samples) for key in ("put_seconds", "plain_seconds")}
+    medians = {
+        key: statistics.median(s[key] for s in samples) for key in ("put_seconds", "plain_seconds")
+    }
     return {
         "model": name,
         "model_sha256": model_sha256,
@@ -84,11 +91,15 @@ def measure(name: str, n_tokens: int, rounds: int, folder: Path) -> dict[str, An
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", default=["smollm2-135m", "gemma3-270m"])
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--folder", type=Path, help="where to write; the system's temporary folder if not given")
+    parser.add_argument(
+        "--folder", type=Path, help="where to write; the system's temporary folder if not given"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     facts = machine.describe()
@@ -115,7 +126,9 @@ def main() -> None:
         )
         for found in results
     ]
-    console.out(console.table(["model", "tokens", "MB", "put ms", "plain ms", "ratio", "by round"], rows))
+    console.out(
+        console.table(["model", "tokens", "MB", "put ms", "plain ms", "ratio", "by round"], rows)
+    )
 
 
 if __name__ == "__main__":

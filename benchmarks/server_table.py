@@ -1,11 +1,14 @@
-"""What a llama-server makes of a restored slot, for each configuration: reused or not, and equal to what.
+"""What a llama-server makes of a restored slot, for each configuration: reused or not, and equal to
+what.
 
-    python benchmarks/server_table.py gemma3-270m 1024,1500,1700,2048 --out benchmarks/results/server-gemma3-270m.json
-    python benchmarks/server_table.py table benchmarks/results/server-*.json
+    python benchmarks/server_table.py gemma3-270m 1024,1500,1700,2048 --out
+    benchmarks/results/server-gemma3-270m.json python benchmarks/server_table.py table
+    benchmarks/results/server-*.json
 
-For each configuration and length, in one server: the block, then block and query ("live"); erased; both in one request
-("one-shot"). The slot is saved after the block. Another server process restores the file and is asked the same, after a decoy. Then
-60 seconds of two clients on four slots, with turns (as `taliesin.server.slots` gives them) and without. Needs `make server`.
+For each configuration and length, in one server: the block, then block and query ("live"); erased;
+both in one request ("one-shot"). The slot is saved after the block. Another server process restores
+the file and is asked the same, after a decoy. Then 60 seconds of two clients on four slots, with
+turns (as `taliesin.server.slots` gives them) and without. Needs `make server`.
 """
 
 from __future__ import annotations
@@ -57,9 +60,15 @@ def configurations(base: Options, windowed: bool) -> list[Configuration]:
         Configuration("1 slot", base, ours),
         Configuration("4 slots", replace(base, n_slots=4), ours[:2], other_slot=True),
         Configuration(
-            "4 slots, unpinned request", replace(base, n_slots=4), ours[-2:][:1], other_slot=True, pinned=False
+            "4 slots, unpinned request",
+            replace(base, n_slots=4),
+            ours[-2:][:1],
+            other_slot=True,
+            pinned=False,
         ),
-        Configuration("2 slots, unified", replace(base, n_slots=2, kv_unified=True), ours[:2], other_slot=True),
+        Configuration(
+            "2 slots, unified", replace(base, n_slots=2, kv_unified=True), ours[:2], other_slot=True
+        ),
         Configuration("stock defaults, 1 slot", stock, ours[:2]),
     ]
     if windowed:
@@ -69,7 +78,13 @@ def configurations(base: Options, windowed: bool) -> list[Configuration]:
 
 def ids(n: int, seed: int, n_vocab: int, bos: int) -> list[int]:
     rng = random.Random(seed)
-    return [bos, *(rng.randrange(1000 if n_vocab > 5000 else 261, min(n_vocab, 30_000)) for _ in range(n - 1))]
+    return [
+        bos,
+        *(
+            rng.randrange(1000 if n_vocab > 5000 else 261, min(n_vocab, 30_000))
+            for _ in range(n - 1)
+        ),
+    ]
 
 
 def same(a: Completion, b: Completion) -> dict[str, int]:
@@ -83,12 +98,17 @@ def ask(client: Client, tokens: Sequence[int], slot: int) -> Completion:
     return client.complete(tokens, STEPS, slot, n_probs=N_PROBS, ignore_eos=True)
 
 
-def image_of(kind: str, own: slotfile.SlotFile, window: int, ring: int, n_stream: int) -> memoryview:
+def image_of(
+    kind: str, own: slotfile.SlotFile, window: int, ring: int, n_stream: int
+) -> memoryview:
     if kind == "own":
         return own.data
-    image = slotfile.lay_out(memoryview(b"".join(own.payload())), own.tokens, window, ring, n_stream)
+    image = slotfile.lay_out(
+        memoryview(b"".join(own.payload())), own.tokens, window, ring, n_stream
+    )
     if kind == "laid out, head at 0":
-        # Without the position that says where the write head belongs: the oldest one is back in its cell.
+        # Without the position that says where the write head belongs: the oldest one is back in its
+        # cell.
         n = len(own.tokens)
         laid = slotfile.parse(image, own.path)
         for index, position in enumerate(laid.parts[1].positions):
@@ -98,7 +118,9 @@ def image_of(kind: str, own: slotfile.SlotFile, window: int, ring: int, n_stream
     return image
 
 
-def measure(config: Configuration, model: Path, vocab: llama.Model, lengths: Sequence[int]) -> list[dict[str, Any]]:
+def measure(
+    config: Configuration, model: Path, vocab: llama.Model, lengths: Sequence[int]
+) -> list[dict[str, Any]]:
     options = config.options
     n_seq_max = options.n_slots if options.kv_unified else 1
     ring = options.n_ctx if options.swa_full else placement.ring_cells(
@@ -109,7 +131,10 @@ def measure(config: Configuration, model: Path, vocab: llama.Model, lengths: Seq
         made = server.launch(model, options, Path(folder), arguments=config.arguments)
         try:
             for n in lengths:
-                block, query = ids(n, n, vocab.n_vocab, vocab.bos), ids(N_QUERY + 1, n + 1, vocab.n_vocab, 0)[1:]
+                block, query = (
+                    ids(n, n, vocab.n_vocab, vocab.bos),
+                    ids(N_QUERY + 1, n + 1, vocab.n_vocab, 0)[1:],
+                )
                 made.client.erase_slot(0)
                 made.client.complete(block, 0, 0)
                 made.client.save_slot(0, "a")
@@ -118,7 +143,12 @@ def measure(config: Configuration, model: Path, vocab: llama.Model, lengths: Seq
                 made.client.erase_slot(0)
                 began = time.perf_counter()
                 one_shot = ask(made.client, [*block, *query], 0)
-                kept[n] = data, live, one_shot, time.perf_counter() - began - one_shot.predict_seconds
+                kept[n] = (
+                    data,
+                    live,
+                    one_shot,
+                    time.perf_counter() - began - one_shot.predict_seconds,
+                )
         finally:
             made.stop()
     rows = []
@@ -129,16 +159,30 @@ def measure(config: Configuration, model: Path, vocab: llama.Model, lengths: Seq
                 made.client.complete(ids(N_OTHER, 5, vocab.n_vocab, vocab.bos), 4, 1)
             for n in lengths:
                 data, live, one_shot, fresh_seconds = kept[n]
-                block, query = ids(n, n, vocab.n_vocab, vocab.bos), ids(N_QUERY + 1, n + 1, vocab.n_vocab, 0)[1:]
+                block, query = (
+                    ids(n, n, vocab.n_vocab, vocab.bos),
+                    ids(N_QUERY + 1, n + 1, vocab.n_vocab, 0)[1:],
+                )
                 own = slotfile.parse(memoryview(data), Path("a"))
                 for kind in config.files:
                     made.client.complete(ids(200, 9, vocab.n_vocab, vocab.bos), 1, 0)  # the decoy
-                    slotfile.write(made.slot_folder / "b", image_of(kind, own, vocab.window, ring, options.n_stream()))
+                    slotfile.write(
+                        made.slot_folder / "b",
+                        image_of(kind, own, vocab.window, ring, options.n_stream()),
+                    )
                     began = time.perf_counter()
                     try:
                         made.client.restore_slot(0, "b")
-                    except ServerError as error:  # a shared cache with other slots in it has no room for a whole ring
-                        rows.append({"configuration": config.name, "file": kind, "n": n, "refused": str(error.got)})
+                    # a shared cache with other slots in it has no room for a whole ring
+                    except ServerError as error:
+                        rows.append(
+                            {
+                                "configuration": config.name,
+                                "file": kind,
+                                "n": n,
+                                "refused": str(error.got),
+                            }
+                        )
                         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
                         continue
                     got = ask(made.client, [*block, *query], 0 if config.pinned else -1)
@@ -156,8 +200,12 @@ def measure(config: Configuration, model: Path, vocab: llama.Model, lengths: Seq
     return rows
 
 
-def two_clients(base: Options, model: Path, vocab: llama.Model, turns: bool, seconds: float) -> dict[str, Any]:
-    """Two clients, four slots, four blocks of 700 to 1000 tokens: how many answers equal those of one client."""
+def two_clients(
+    base: Options, model: Path, vocab: llama.Model, turns: bool, seconds: float
+) -> dict[str, Any]:
+    """Two clients, four slots, four blocks of 700 to 1000 tokens: how many answers equal those of
+    one client.
+    """
     options = replace(base, n_slots=4)
     ring = placement.ring_cells(vocab.window, options.n_ubatch, 1, options.n_ctx)
     blocks = [ids(700 + 100 * b, 20 + b, vocab.n_vocab, vocab.bos) for b in range(4)]
@@ -187,8 +235,12 @@ def two_clients(base: Options, model: Path, vocab: llama.Model, turns: bool, sec
                 rng, client = random.Random(number), Client(made.url, made.key)
                 until = time.monotonic() + seconds
                 while time.monotonic() < until:
-                    # Without turns each client keeps to slots of its own: two requests for one slot would wait anyway.
-                    b, q = (rng.randrange(4) if turns else 2 * number + rng.randrange(2)), rng.randrange(3)
+                    # Without turns each client keeps to slots of its own: two requests for one slot
+                    # would wait anyway.
+                    b, q = (
+                        (rng.randrange(4) if turns else 2 * number + rng.randrange(2)),
+                        rng.randrange(3),
+                    )
                     if turns:
                         with slots.lease(None):
                             got = once(client, b, q)
@@ -252,12 +304,18 @@ def table(paths: Sequence[Path]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="a model; or table, to print the results in the files that follow as Markdown")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "model", help="a model; or table, to print the results in the files that follow as Markdown"
+    )
     parser.add_argument("lengths", nargs="+", help="comma-separated; files for table")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--ubatch", type=int, default=512)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the two clients; 0 leaves them out")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="of the two clients; 0 leaves them out"
+    )
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.model == "table":

@@ -1,8 +1,11 @@
-"""What a moved graft costs on this device, beside its control: `taliesin.prove.shift` on a block of given token ids, with its recipe.
+"""What a moved graft costs on this device, beside its control: `taliesin.prove.shift` on a block of
+given token ids, with its recipe.
 
-    python benchmarks/shift_residual.py MODEL --text data/texts/skellan_light.txt --gpu-layers -1 --out OUT.json
+    python benchmarks/shift_residual.py MODEL --text data/texts/skellan_light.txt --gpu-layers -1
+    --out OUT.json
 
-The same ids on CPU and GPU: those of the text under the model's own tokenizer, or seeded ones (--tokens) without.
+The same ids on CPU and GPU: those of the text under the model's own tokenizer, or seeded ones
+(--tokens) without.
 """
 
 from __future__ import annotations
@@ -25,10 +28,17 @@ SEED = 0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", type=Path)
     parser.add_argument("--text", type=Path)
-    parser.add_argument("--tokens", type=int, default=748, help="length of the seeded block; of the text, at most this")
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        default=748,
+        help="length of the seeded block; of the text, at most this",
+    )
     parser.add_argument("--by", nargs="+", type=int, default=[1, 16, 256])
     parser.add_argument("--queries", type=int, default=10)
     parser.add_argument("--threads", type=int, default=2)
@@ -42,7 +52,9 @@ def main() -> None:
         Engine(str(options.model), settings=settings, gpu_layers=options.gpu_layers) as engine,
     ):
         if options.text is not None:
-            tokens = engine.model.tokenize(options.text.read_text(encoding="utf-8"), special=False)[: options.tokens]
+            tokens = engine.model.tokenize(options.text.read_text(encoding="utf-8"), special=False)[
+                : options.tokens
+            ]
         else:
             rng = np.random.default_rng([SEED, options.tokens])
             tokens = rng.integers(10, engine.model.n_vocab, options.tokens).tolist()

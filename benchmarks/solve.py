@@ -1,12 +1,14 @@
-"""Claim C8: a base run, with confidence against grades. Solves a suite, then keeps the log and the report.
+"""Claim C8: a base run, with confidence against grades. Solves a suite, then keeps the log and the
+report.
 
     python benchmarks/solve.py data/problems own
     python benchmarks/solve.py aime2025.jsonl aime2025 --minutes 20
 
-The first argument is a problem file, the second a name. Works in build/solve/NAME and goes on where an earlier call stopped;
-`--minutes` ends a call after the attempt in hand. Writes benchmarks/results/solve/NAME/run.jsonl, which holds no text of a problem
-or of a model, report.md beside it, and the figures as benchmarks/results/solve_NAME.json.
-Estimated at 45 minutes for our 48 problems and 30 of an AIME year, on 2 cores that do nothing else.
+The first argument is a problem file, the second a name. Works in build/solve/NAME and goes on where
+an earlier call stopped; `--minutes` ends a call after the attempt in hand. Writes
+benchmarks/results/solve/NAME/run.jsonl, which holds no text of a problem or of a model, report.md
+beside it, and the figures as benchmarks/results/solve_NAME.json. Estimated at 45 minutes for our 48
+problems and 30 of an AIME year, on 2 cores that do nothing else.
 """
 
 from __future__ import annotations
@@ -32,18 +34,31 @@ TIMEOUT = 30  # seconds for a program instead of 10, because the machine may be 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("problems", type=Path)
     parser.add_argument("name")
     parser.add_argument("--model", default=MODEL)
     parser.add_argument(
-        "--budget", type=int, default=BUDGET, help="output tokens of an attempt; a pass may take 5/7 of them"
+        "--budget",
+        type=int,
+        default=BUDGET,
+        help="output tokens of an attempt; a pass may take 5/7 of them",
     )
     parser.add_argument("--minutes", type=float)
     arguments = parser.parse_args()
     work = ROOT / "build" / "solve" / arguments.name
     resume = ["--resume"] if (work / runlog.LOG).exists() else []
-    command = [sys.executable, "-m", "galahad", "solve", str(arguments.problems), "--out", str(work)]
+    command = [
+        sys.executable,
+        "-m",
+        "galahad",
+        "solve",
+        str(arguments.problems),
+        "--out",
+        str(work),
+    ]
     one_pass, check = arguments.budget * 5 // 7, arguments.budget * 3 // 14
     limits = {
         "budget": arguments.budget,
@@ -66,8 +81,14 @@ def main() -> int:
     shutil.copyfile(work / runlog.LOG, target / runlog.LOG)
     summary = report.summarise(runlog.read(work))
     (target / "report.md").write_text(report.markdown(summary) + "\n", encoding="utf-8")
-    figures = {"schema": "galahad.report/1", "run": f"{arguments.name}, {arguments.model}", **summary.as_dict()}
-    (RESULTS / f"solve_{arguments.name}.json").write_text(console.json_line(figures) + "\n", encoding="utf-8")
+    figures = {
+        "schema": "galahad.report/1",
+        "run": f"{arguments.name}, {arguments.model}",
+        **summary.as_dict(),
+    }
+    (RESULTS / f"solve_{arguments.name}.json").write_text(
+        console.json_line(figures) + "\n", encoding="utf-8"
+    )
     return code
 
 

@@ -2,13 +2,15 @@
 
     python benchmarks/synthesise.py gemma3-12b out.gguf
 
-Bit-identity and timing do not depend on what weights say, so these stand in for models whose weights are not at hand, and for memory
+Bit-identity and timing do not depend on what weights say, so these stand in for models whose
+weights are not at hand, and for memory
 layouts that no small model has. No tokenizer: blocks are made from token ids. Shapes:
 
 * `gemma3-270m`, `gemma3-12b`: five window layers to one global, Q8_0 weights (0.3 GB and 12.5 GB);
 * `gemma3-tiny`: the same pattern in 6 layers;
-* `gemma4-tiny`, `gemma4-tiny-shared`: window and global layers with different head sizes and KV heads, global layers without V
-  weights, and in the second the last layers reuse the KV of earlier ones.
+* `gemma4-tiny`, `gemma4-tiny-shared`: window and global layers with different head sizes and KV
+  heads, global layers without V weights, and in the second the last layers reuse the KV of earlier
+  ones.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Shape:
     quantised: bool
     global_head_kv: int = 0
     global_head_dim: int = 0
-    n_shared: int = 0  # the layers that stay must end with a global one: the others reuse the last of each kind
+    # the layers that stay must end with a global one: the others reuse the last of each kind
+    n_shared: int = 0
 
     def is_global(self, layer: int) -> bool:
         return layer % 6 == 5
@@ -48,9 +51,23 @@ SHAPES = {
     "gemma3-270m": Shape("gemma3", 18, 640, 2048, 4, 1, 256, 512, 262_144, quantised=True),
     "gemma3-12b": Shape("gemma3", 48, 3840, 15_360, 16, 8, 256, 1024, 262_144, quantised=True),
     "gemma3-tiny": Shape("gemma3", 6, 256, 512, 4, 1, 64, 128, 4096, quantised=False),
-    "gemma4-tiny": Shape("gemma4", 12, 256, 512, 4, 2, 64, 128, 4096, False, global_head_kv=1, global_head_dim=128),
+    "gemma4-tiny": Shape(
+        "gemma4", 12, 256, 512, 4, 2, 64, 128, 4096, False, global_head_kv=1, global_head_dim=128
+    ),
     "gemma4-tiny-shared": Shape(
-        "gemma4", 12, 256, 512, 4, 2, 64, 128, 4096, False, global_head_kv=1, global_head_dim=128, n_shared=6
+        "gemma4",
+        12,
+        256,
+        512,
+        4,
+        2,
+        64,
+        128,
+        4096,
+        False,
+        global_head_kv=1,
+        global_head_dim=128,
+        n_shared=6,
     ),
 }
 
@@ -79,7 +96,9 @@ class _Weights:
         start = int(self.rng.integers(0, _POOL))
         filled = np.resize(np.roll(self.pool, -start), n_blocks * 32)
         blocks[:, 2:] = filled.view(np.uint8).reshape(n_blocks, 32)
-        self.out.add_tensor(name, blocks.reshape(rows, columns // 32 * 34), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+        self.out.add_tensor(
+            name, blocks.reshape(rows, columns // 32 * 34), raw_dtype=gguf.GGMLQuantizationType.Q8_0
+        )
 
     def ones(self, name: str, n: int) -> None:
         self.out.add_tensor(name, np.ones(n, np.float32))

@@ -1,12 +1,15 @@
-"""Claim C22: a library after an upgrade, proved and rebuilt by `taliesin rebuild` with a real model.
+"""Claim C22: a library after an upgrade, proved and rebuilt by `taliesin rebuild` with a real
+model.
 
-    python benchmarks/upgrade.py --model gemma3-270m
-    python benchmarks/upgrade.py --model qwen2.5-coder-1.5b --gpu-layers -1 --out benchmarks/results/gpu/upgrade.json
+    python benchmarks/upgrade.py --model gemma3-270m python benchmarks/upgrade.py --model
+    qwen2.5-coder-1.5b --gpu-layers -1 --out benchmarks/results/gpu/upgrade.json
 
-Four blocks of seeded prose, computed on the CPU. Then four runs of the command, each in a process of its own:
-as it is (all verified), after a changed setting (all rebuilt, `--thorough`: each also by `taliesin verify` in two processes), once more
-(all verified), and once more after one block's payload was damaged (that one rebuilt from its token ids). The setting is the number of
-tokens a batch holds, or with --gpu-layers the device. OUT holds what each run printed. Exit code 3 if a run said anything else.
+Four blocks of seeded prose, computed on the CPU. Then four runs of the command, each in a process
+of its own: as it is (all verified), after a changed setting (all rebuilt, `--thorough`: each also
+by `taliesin verify` in two processes), once more (all verified), and once more after one block's
+payload was damaged (that one rebuilt from its token ids). The setting is the number of tokens a
+batch holds, or with --gpu-layers the device. OUT holds what each run printed. Exit code 3 if a run
+said anything else.
 """
 
 from __future__ import annotations
@@ -34,7 +37,16 @@ SCHEMA = "taliesin.bench.upgrade/1"
 
 def rebuild(library: Path, *options: object) -> dict[str, Any]:
     """What `taliesin rebuild` printed, and its exit code."""
-    command = [sys.executable, "-m", "taliesin", "rebuild", "--library", library, *options, "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "taliesin",
+        "rebuild",
+        "--library",
+        library,
+        *options,
+        "--json",
+    ]
     done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True, check=False)
     found = json.loads(done.stdout or "{}")
     del found["library"]  # a path of this machine
@@ -53,10 +65,16 @@ def damage(library: Path, name: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument(
-        "--sentences", type=int, nargs="+", default=[10, 25, 45, 70], help="of each block; about 20 tokens each"
+        "--sentences",
+        type=int,
+        nargs="+",
+        default=[10, 25, 45, 70],
+        help="of each block; about 20 tokens each",
     )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--gpu-layers", type=int, default=0)
@@ -66,7 +84,10 @@ def main() -> None:
     change = ["--gpu-layers", options.gpu_layers] if options.gpu_layers else ["--ubatch", 256]
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "library"
-        with Engine(str(model), llama.Settings(n_threads=options.threads)) as engine, Library(library) as store:
+        with (
+            Engine(str(model), llama.Settings(n_threads=options.threads)) as engine,
+            Library(library) as store,
+        ):
             for i, n_sentences in enumerate(options.sentences):
                 engine.save(store, corpus.passage(0, i, n_sentences), f"text {i}")
         also = ["--model", model] if catalogue.find(options.model) is None else []
@@ -86,7 +107,12 @@ def main() -> None:
     console.out(text)
     n = len(options.sentences)
     said = [[block["status"] for block in run["blocks"]] for run in runs]
-    expected = [["verified"] * n, ["rebuilt"] * n, ["verified"] * n, ["rebuilt"] + ["verified"] * (n - 1)]
+    expected = [
+        ["verified"] * n,
+        ["rebuilt"] * n,
+        ["verified"] * n,
+        ["rebuilt"] + ["verified"] * (n - 1),
+    ]
     sys.exit(0 if [sorted(one) for one in said] == expected else EXIT_NO)
 
 

@@ -1,11 +1,15 @@
-"""Every vector of every graft against a fresh run, on a GPU: lengths of one model, one KV type, row by row.
+"""Every vector of every graft against a fresh run, on a GPU: lengths of one model, one KV type, row
+by row.
 
-    python benchmarks/verify_gpu.py 12b.gguf --kv q8_0 --lengths 748 5977 11994 --out benchmarks/results/gpu/verify_12b_q8.json
+    python benchmarks/verify_gpu.py 12b.gguf --kv q8_0 --lengths 748 5977 11994 --out
+    benchmarks/results/gpu/verify_12b_q8.json
 
-As `exactness_matrix.py`, but on the device, with more trials, and for models without a tokenizer: blocks are seeded token ids, stored
-whole. Grafts are tried --trials times, and the fresh reference is computed --fresh-trials times. Each run's vectors also go to
-OUT.runs.jsonl as they are computed (the first 16 digits of each SHA-256), so that an interrupted row can still be compared by hand.
-Exit code 3 if a vector differs, as with --sabotage one must. Times in the report are no measurements: several of these may share the GPU.
+As `exactness_matrix.py`, but on the device, with more trials, and for models without a tokenizer:
+blocks are seeded token ids, stored whole. Grafts are tried --trials times, and the fresh reference
+is computed --fresh-trials times. Each run's vectors also go to OUT.runs.jsonl as they are computed
+(the first 16 digits of each SHA-256), so that an interrupted row can still be compared by hand.
+Exit code 3 if a vector differs, as with --sabotage one must. Times in the report are no
+measurements: several of these may share the GPU.
 """
 
 from __future__ import annotations
@@ -31,13 +35,17 @@ SEED = 0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", type=Path)
     parser.add_argument("--kv", default="f16", help="type of K and V in the cache")
     parser.add_argument("--lengths", nargs="+", type=int, required=True, metavar="N")
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--fresh-trials", type=int, default=2)
-    parser.add_argument("--sabotage", type=Sabotage, choices=list(Sabotage), help="break every graft in this way")
+    parser.add_argument(
+        "--sabotage", type=Sabotage, choices=list(Sabotage), help="break every graft in this way"
+    )
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--gpu-layers", type=int, default=-1)
     parser.add_argument("--out", type=Path, required=True)
@@ -60,7 +68,9 @@ def main() -> None:
         with Engine(str(options.model), settings=settings, gpu_layers=options.gpu_layers) as engine:
             blocks = {}
             for n_tokens in options.lengths:
-                tokens = np.random.default_rng([SEED, n_tokens]).integers(10, engine.model.n_vocab, n_tokens)
+                tokens = np.random.default_rng([SEED, n_tokens]).integers(
+                    10, engine.model.n_vocab, n_tokens
+                )
                 saved = engine.save_tokens(library, tokens.tolist(), f"{n_tokens}", align="whole")
                 blocks[n_tokens] = saved.info.id
         for n_tokens, block_id in blocks.items():
@@ -92,7 +102,9 @@ def main() -> None:
                 }
             )
             options.out.write_text(json.dumps(document, indent=1) + "\n")
-            console.note(f"{options.model.stem} {options.kv} {n_tokens}: {'exact' if report.exact else 'NOT EXACT'}")
+            console.note(
+                f"{options.model.stem} {options.kv} {n_tokens}: {'exact' if report.exact else 'NOT EXACT'}"
+            )
     sys.exit(0 if exact else EXIT_NO)
 
 

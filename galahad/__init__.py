@@ -1,1 +1,3 @@
-"""The flywheel on `taliesin`: solve, verify by running code, bank the verified solution as a KV block, recall or transfer it."""
+"""The flywheel on `taliesin`: solve, verify by running code, bank the verified solution as a KV
+block, recall or transfer it.
+"""

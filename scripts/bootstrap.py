@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""Make the environment of a checkout: `.venv`, the pinned llama-cpp-python, and on request the matching llama-server.
+"""Make the environment of a checkout: `.venv`, the pinned llama-cpp-python, and on request the
+matching llama-server.
 
     python3 scripts/bootstrap.py                 .venv with everything that `make demo` and `make test` need
     python3 scripts/bootstrap.py --extras test,hub
     python3 scripts/bootstrap.py --wheel FILE    take a finished llama-cpp-python wheel instead of building one
     python3 scripts/bootstrap.py server          build llama-server of the same llama.cpp; its path on stdout
 
-Promises: a finished environment is recognised by its stamp, so that a second call takes no time and no network; a build
-(minutes) happens once per machine and is kept under the cache folder, keyed by everything that goes into it; nothing
-appears under its final name before it is whole; two calls at once do not meet. Standard library only, because it runs
-before anything is installed. It deliberately names no package index: pip's own configuration decides.
+Promises: a finished environment is recognised by its stamp, so that a second call takes no time and
+no network; a build (minutes) happens once per machine and is kept under the cache folder, keyed by
+everything that goes into it; nothing appears under its final name before it is whole; two calls at
+once do not meet. Standard library only, because it runs
+before anything is installed. It deliberately names no package index: pip's own configuration
+decides.
 
-Environment: TALIESIN_CACHE (cache folder), TALIESIN_CMAKE_ARGS (more CMake options for both builds, for example
-`-DGGML_CUDA=ON`; other options are other builds and lie beside these).
+Environment: TALIESIN_CACHE (cache folder), TALIESIN_CMAKE_ARGS (more CMake options for both builds,
+for example `-DGGML_CUDA=ON`; other options are other builds and lie beside these).
 
 Exit codes: 0 done, 2 usage, 30 the environment cannot be built here, 130 interrupted.
 """
@@ -45,10 +48,12 @@ from typing import Any, NoReturn
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
-# GGML_NATIVE=OFF: a native build faults in AMX tile code on some hosts, and its bits are those of one CPU model;
-# without it blocks move between x86-64-v3 machines (docs/exactness.md). The image library is of no use here.
+# GGML_NATIVE=OFF: a native build faults in AMX tile code on some hosts, and its bits are those of
+# one CPU model; without it blocks move between x86-64-v3 machines (docs/exactness.md). The image
+# library is of no use here.
 WHEEL_CMAKE_ARGS = ["-DGGML_NATIVE=OFF", "-DLLAVA_BUILD=OFF"]
-# Static, so that one file is the whole server. The web interface would be fetched from the network during the build.
+# Static, so that one file is the whole server. The web interface would be fetched from the network
+# during the build.
 SERVER_CMAKE_ARGS = [
     "-DGGML_NATIVE=OFF",
     "-DCMAKE_BUILD_TYPE=Release",
@@ -59,7 +64,9 @@ SERVER_CMAKE_ARGS = [
     "-DLLAMA_BUILD_EXAMPLES=OFF",
 ]
 # Per release of llama-cpp-python: SHA-256 of its source package and the llama.cpp commit in it.
-RELEASES = {"0.3.36": ("832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e", "0c1e570")}
+RELEASES = {
+    "0.3.36": ("832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e", "0c1e570")
+}
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_CMAKE = (3, 21)
@@ -99,7 +106,9 @@ def pyproject(checkout: Path) -> dict[str, Any]:
 def pinned_version(checkout: Path) -> str:
     """The version of llama-cpp-python that pyproject.toml pins: the one place that says it."""
     for requirement in pyproject(checkout)["project"]["dependencies"]:
-        found = re.fullmatch(r"llama-cpp-python==([0-9][0-9A-Za-z.]*)", requirement.replace(" ", ""))
+        found = re.fullmatch(
+            r"llama-cpp-python==([0-9][0-9A-Za-z.]*)", requirement.replace(" ", "")
+        )
         if found:
             return found[1]
     raise BootstrapError("pyproject.toml pins no llama-cpp-python")
@@ -107,7 +116,9 @@ def pinned_version(checkout: Path) -> str:
 
 def release(version: str) -> tuple[str, str]:
     if version not in RELEASES:
-        raise BootstrapError(f"scripts/bootstrap.py knows no hash for llama-cpp-python {version}: add it to RELEASES")
+        raise BootstrapError(
+            f"scripts/bootstrap.py knows no hash for llama-cpp-python {version}: add it to RELEASES"
+        )
     return RELEASES[version]
 
 
@@ -132,13 +143,19 @@ class Build:
         return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n"
 
 
-def build_of(version: str, cmake_args: Sequence[str], *, python: bool, env: Mapping[str, str] = os.environ) -> Build:
-    """The build that this machine would make; `python`: whether the result is for one Python version."""
+def build_of(
+    version: str, cmake_args: Sequence[str], *, python: bool, env: Mapping[str, str] = os.environ
+) -> Build:
+    """The build that this machine would make; `python`: whether the result is for one Python
+    version.
+    """
     return Build(
         llama_cpp_python=version,
         llama_cpp_commit=release(version)[1],
         cmake_args=(*cmake_args, *shlex.split(env.get("TALIESIN_CMAKE_ARGS", ""))),
-        compiler_flags=tuple(f"{name}={env[name]}" for name in ("CFLAGS", "CXXFLAGS", "LDFLAGS") if env.get(name)),
+        compiler_flags=tuple(
+            f"{name}={env[name]}" for name in ("CFLAGS", "CXXFLAGS", "LDFLAGS") if env.get(name)
+        ),
         python=f"cp{sys.version_info.major}{sys.version_info.minor}" if python else "",
         system=platform.system(),
         machine=platform.machine(),
@@ -159,7 +176,9 @@ def server_build(version: str) -> Build:
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold an exclusive lock on `path`; the kernel drops it with the process, so a crash leaves nothing to clear."""
+    """Hold an exclusive lock on `path`; the kernel drops it with the process, so a crash leaves
+    nothing to clear.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -175,7 +194,9 @@ def locked(path: Path, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def staging(parent: Path) -> Iterator[Path]:
-    """A folder in `parent`, so on its file system; gone afterwards. Call with the lock of `parent` held."""
+    """A folder in `parent`, so on its file system; gone afterwards. Call with the lock of `parent`
+    held.
+    """
     parent.mkdir(parents=True, exist_ok=True)
     for left in parent.glob(".staging-*"):  # of a killed run: we hold the lock, so nobody uses it
         shutil.rmtree(left, ignore_errors=True)
@@ -212,7 +233,9 @@ def sha256_of(path: Path) -> str:
 def need_space(folder: Path, n_bytes: int, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if free < n_bytes:
-        raise BootstrapError(f"{what} needs {n_bytes / 1e9:.1f} GB in {folder}; {free / 1e9:.1f} GB are free")
+        raise BootstrapError(
+            f"{what} needs {n_bytes / 1e9:.1f} GB in {folder}; {free / 1e9:.1f} GB are free"
+        )
 
 
 # --- running --------------------------------------------------------------------------------------
@@ -228,9 +251,16 @@ def progress_of(line: str) -> str | None:
 
 
 def run_logged(
-    argv: Sequence[object], label: str, log: Path, *, cwd: Path, env: Mapping[str, str], hint: str = ""
+    argv: Sequence[object],
+    label: str,
+    log: Path,
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    hint: str = "",
 ) -> None:
-    """Run `argv` with its output in `log`; say every minute how far it is, on a terminal every second in one line.
+    """Run `argv` with its output in `log`; say every minute how far it is, on a terminal every
+    second in one line.
 
     Raises BootstrapError with the last lines of the log, which is kept, and `hint`.
     """
@@ -244,7 +274,10 @@ def run_logged(
             minutes, seconds = divmod(int(time.monotonic() - started), 60)
             line = f"{label}: {minutes}:{seconds:02d} min{', ' + reached if reached else ''}"
             print(
-                f"\r{line}\x1b[K" if on_terminal else line, end="" if on_terminal else "\n", file=sys.stderr, flush=True
+                f"\r{line}\x1b[K" if on_terminal else line,
+                end="" if on_terminal else "\n",
+                file=sys.stderr,
+                flush=True,
             )
 
     note(f"{label} (log: {log})")
@@ -259,7 +292,8 @@ def run_logged(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,  # so that an interrupt ends the compilers too, not only their parent
+            # so that an interrupt ends the compilers too, not only their parent
+            start_new_session=True,
         ) as process,
     ):
         reporter = threading.Thread(target=report, daemon=True)
@@ -268,7 +302,8 @@ def run_logged(
             assert process.stdout is not None
             for line in process.stdout:
                 stream.write(line)
-                tail.append(line.rstrip()[:200])  # a compiler's command line has thousands of characters
+                # a compiler's command line has thousands of characters
+                tail.append(line.rstrip()[:200])
                 reached = progress_of(line) or reached
             code = process.wait()
         finally:
@@ -322,7 +357,9 @@ def need_cmake(venv_bin: Path) -> str:
     """A CMake that is new enough: the system's, or one that was put into `.venv`."""
     for candidate in (shutil.which("cmake"), shutil.which("cmake", path=str(venv_bin))):
         if candidate:
-            text = subprocess.run([candidate, "--version"], capture_output=True, text=True, check=False).stdout
+            text = subprocess.run(
+                [candidate, "--version"], capture_output=True, text=True, check=False
+            ).stdout
             found = re.search(r"version (\d+)\.(\d+)", text)
             if found and (int(found[1]), int(found[2])) >= OLDEST_CMAKE:
                 return candidate
@@ -333,11 +370,13 @@ def need_cmake(venv_bin: Path) -> str:
     )
 
 
-# --- the source package, the wheel, the server -----------------------------------------------------
+# --- the source package, the wheel, the server ----------------------------------------------------
 
 
 def source_package(version: str, python: Path, cache: Path) -> Path:
-    """llama-cpp-python's source package, its hash checked; fetched by pip once, shared by the wheel and the server."""
+    """llama-cpp-python's source package, its hash checked; fetched by pip once, shared by the wheel
+    and the server.
+    """
     expected = release(version)[0]
     folder = cache / "sources"
     target = folder / f"llama_cpp_python-{version}.tar.gz"
@@ -345,7 +384,15 @@ def source_package(version: str, python: Path, cache: Path) -> Path:
         if target.is_file() and sha256_of(target) == expected:
             return target
         with staging(folder) as stage:
-            pip_download = [python, "-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python"]
+            pip_download = [
+                python,
+                "-m",
+                "pip",
+                "download",
+                "--no-deps",
+                "--no-binary",
+                "llama-cpp-python",
+            ]
             run_logged(
                 [*pip_download, "--dest", stage, f"llama-cpp-python=={version}"],
                 f"fetching the source package of llama-cpp-python {version}",
@@ -387,7 +434,9 @@ def is_wheel(path: Path, version: str) -> bool:
 
 
 def wheel(version: str, python: Path, cache: Path, given: Path | None = None) -> Path:
-    """The llama-cpp-python wheel of this machine: `given`, else the cached one, else built now (minutes)."""
+    """The llama-cpp-python wheel of this machine: `given`, else the cached one, else built now
+    (minutes).
+    """
     build = wheel_build(version)
     folder = cache / "wheels" / build.key
     with locked(cache / "locks" / f"wheel-{build.key}.lock", "the llama-cpp-python build"):
@@ -403,9 +452,21 @@ def wheel(version: str, python: Path, cache: Path, given: Path | None = None) ->
                 need_compiler()
                 need_space(Path(tempfile.gettempdir()), BUILD_BYTES, "building llama.cpp")
                 archive = source_package(version, python, cache)
-                # pip keeps the wheels it built by source alone, whatever CMAKE_ARGS was: never take one of those.
+                # pip keeps the wheels it built by source alone, whatever CMAKE_ARGS was: never take
+                # one of those.
                 run_logged(
-                    [python, "-m", "pip", "wheel", "-v", "--no-deps", "--no-cache-dir", "--wheel-dir", stage, archive],
+                    [
+                        python,
+                        "-m",
+                        "pip",
+                        "wheel",
+                        "-v",
+                        "--no-deps",
+                        "--no-cache-dir",
+                        "--wheel-dir",
+                        stage,
+                        archive,
+                    ],
                     f"building llama-cpp-python {version} from source, once per machine, about 8 minutes on 2 cores",
                     cache / "logs" / "wheel.log",
                     cwd=stage,
@@ -422,7 +483,9 @@ def wheel(version: str, python: Path, cache: Path, given: Path | None = None) ->
 
 
 def server(version: str, cache: Path, python: Path, venv_bin: Path) -> Path:
-    """llama-server of the llama.cpp that the wheel has, as one static file (about 6 minutes on 2 cores)."""
+    """llama-server of the llama.cpp that the wheel has, as one static file (about 6 minutes on 2
+    cores).
+    """
     build = server_build(version)
     folder = cache / "server" / build.key
     target = folder / "llama-server"
@@ -437,8 +500,11 @@ def server(version: str, cache: Path, python: Path, venv_bin: Path) -> Path:
             prefix = f"llama_cpp_python-{version}/vendor/llama.cpp/"
             with tarfile.open(archive) as tar:
                 wanted = [member for member in tar if member.name.startswith(prefix)]
-                # Early releases of 3.11 have no filter; the archive is safe without it, because its hash is pinned.
-                tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _path: member)
+                # Early releases of 3.11 have no filter; the archive is safe without it, because its
+                # hash is pinned.
+                tar.extraction_filter = getattr(
+                    tarfile, "data_filter", lambda member, _path: member
+                )
                 tar.extractall(stage, members=wanted)
             # Git would look upwards from the build and stamp it with whatever checkout it meets.
             env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(stage)}
@@ -452,29 +518,42 @@ def server(version: str, cache: Path, python: Path, venv_bin: Path) -> Path:
                 env=env,
             )
             run_logged(
-                [cmake, "--build", tree, "--target", "llama-server", "--parallel", str(os.cpu_count() or 2)],
+                [
+                    cmake,
+                    "--build",
+                    tree,
+                    "--target",
+                    "llama-server",
+                    "--parallel",
+                    str(os.cpu_count() or 2),
+                ],
                 "building llama-server, once per machine, about 6 minutes on 2 cores",
                 cache / "logs" / "server-build.log",
                 cwd=stage,
                 env=env,
             )
             built = tree / "bin" / "llama-server"
-            probe = subprocess.run([built, "--version"], capture_output=True, text=True, check=False)
+            probe = subprocess.run(
+                [built, "--version"], capture_output=True, text=True, check=False
+            )
             if probe.returncode:
-                raise BootstrapError(f"the llama-server that was built does not start: {probe.stderr.strip()[-300:]}")
+                raise BootstrapError(
+                    f"the llama-server that was built does not start: {probe.stderr.strip()[-300:]}"
+                )
             publish_text(build.record(), folder / "build.json")
             publish(built, target)
     return target
 
 
-# --- the environment -------------------------------------------------------------------------------
+# --- the environment ------------------------------------------------------------------------------
 
 
 def ensure_venv(checkout: Path, wheel_key: str, *, renew: bool) -> Path:
-    """The interpreter of `.venv`, which is made anew when it is of another Python, another place or another build.
+    """The interpreter of `.venv`, which is made anew when it is of another Python, another place or
+    another build.
 
-    pip would keep an installed llama-cpp-python of the same version, and a moved checkout has scripts and an editable
-    install that point to the old place.
+    pip would keep an installed llama-cpp-python of the same version, and a moved checkout has
+    scripts and an editable install that point to the old place.
     """
     venv = checkout / ".venv"
     python = venv / "bin" / "python"
@@ -484,11 +563,14 @@ def ensure_venv(checkout: Path, wheel_key: str, *, renew: bool) -> Path:
         with contextlib.suppress(OSError, ValueError):
             if (
                 json.loads(record.read_text(encoding="utf-8")) == origin
-                and subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
+                and subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode
+                == 0
             ):
                 return python
     note(f"making {venv} with Python {platform.python_version()}")
-    made = subprocess.run([sys.executable, "-m", "venv", "--clear", venv], capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        [sys.executable, "-m", "venv", "--clear", venv], capture_output=True, text=True, check=False
+    )
     if made.returncode:
         package = {"apt-get": "python3-venv", "other": "Python's venv module"}
         raise BootstrapError(
@@ -499,7 +581,9 @@ def ensure_venv(checkout: Path, wheel_key: str, *, renew: bool) -> Path:
 
 
 def environment_stamp(checkout: Path, extras: Sequence[str]) -> str:
-    """A hash of everything that decides what is installed: not of tool settings, whose change needs no install."""
+    """A hash of everything that decides what is installed: not of tool settings, whose change needs
+    no install.
+    """
     project = pyproject(checkout)
     parts = {
         "project": project["project"],
@@ -517,8 +601,12 @@ def venv_locked(checkout: Path, cache: Path) -> Iterator[None]:
         yield
 
 
-def environment(checkout: Path, cache: Path, extras: Sequence[str], given: Path | None = None) -> Path:
-    """The interpreter of a `.venv` that has the pinned llama-cpp-python, this checkout (editable) and `extras`."""
+def environment(
+    checkout: Path, cache: Path, extras: Sequence[str], given: Path | None = None
+) -> Path:
+    """The interpreter of a `.venv` that has the pinned llama-cpp-python, this checkout (editable)
+    and `extras`.
+    """
     version = pinned_version(checkout)
     with venv_locked(checkout, cache):
         python = ensure_venv(checkout, wheel_build(version).key, renew=given is not None)
@@ -531,7 +619,17 @@ def environment(checkout: Path, cache: Path, extras: Sequence[str], given: Path 
         built = wheel(version, python, cache, given)
         target = f".[{','.join(sorted(extras))}]" if extras else "."
         run_logged(
-            [python, "-m", "pip", "install", "--constraint", "constraints.txt", built, "--editable", target],
+            [
+                python,
+                "-m",
+                "pip",
+                "install",
+                "--constraint",
+                "constraints.txt",
+                built,
+                "--editable",
+                target,
+            ],
             "installing the packages of constraints.txt",
             cache / "logs" / "install.log",
             cwd=checkout,
@@ -564,16 +662,30 @@ def run(what: str, extras: Sequence[str], given: Path | None) -> Path:
         return found
     with venv_locked(CHECKOUT, cache):  # for its pip, which the system's Python may lack
         python = ensure_venv(CHECKOUT, wheel_build(version).key, renew=False)
-    return wheel(version, python, cache, given) if what == "wheel" else server(version, cache, python, python.parent)
+    return (
+        wheel(version, python, cache, given)
+        if what == "wheel"
+        else server(version, cache, python, python.parent)
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument("what", nargs="?", choices=("environment", "wheel", "server"), default="environment")
-    parser.add_argument("--extras", default="test", help="comma-separated extras of pyproject.toml (default: test)")
-    parser.add_argument("--wheel", type=Path, help="a finished llama-cpp-python wheel to use instead of building one")
+    parser.add_argument(
+        "what", nargs="?", choices=("environment", "wheel", "server"), default="environment"
+    )
+    parser.add_argument(
+        "--extras", default="test", help="comma-separated extras of pyproject.toml (default: test)"
+    )
+    parser.add_argument(
+        "--wheel",
+        type=Path,
+        help="a finished llama-cpp-python wheel to use instead of building one",
+    )
     options = parser.parse_args(argv)
     if sys.version_info < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Run all three ways of every problem in data/problems, and of variants with other numbers, in the sandbox.
+"""Run all three ways of every problem in data/problems, and of variants with other numbers, in the
+sandbox.
 
     python scripts/check_problems.py            compare with data/problems/checked.json; exit 3 if anything differs
     python scripts/check_problems.py --write    and write it anew
     python scripts/check_problems.py ID ...     only these problems, compared
 
-The record holds hashes, answers and rejected draws but no times, so that it comes out the same on every machine.
+The record holds hashes, answers and rejected draws but no times, so that it comes out the same on
+every machine.
 """
 
 from __future__ import annotations
@@ -30,9 +32,13 @@ LIMITS = sandbox.Limits(wall_seconds=20, cpu_seconds=2)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("ids", nargs="*", metavar="ID")
-    parser.add_argument("--write", action="store_true", help="write checked.json anew (all problems only)")
+    parser.add_argument(
+        "--write", action="store_true", help="write checked.json anew (all problems only)"
+    )
     arguments = parser.parse_args()
     if arguments.write and arguments.ids:
         parser.error("--write checks all problems")
@@ -40,12 +46,16 @@ def main() -> int:
     unknown = set(arguments.ids) - {t.id for t in chosen}
     if unknown:
         parser.error(f"no problem {', '.join(sorted(unknown))}")
-    kept: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))["problems"] if RECORD.exists() else {}
+    kept: dict[str, Any] = (
+        json.loads(RECORD.read_text(encoding="utf-8"))["problems"] if RECORD.exists() else {}
+    )
     records = {}
     failed = []
     with console.progress("problems", len(chosen), "problems") as advance:
         for template in chosen:
-            record = templates.record(template, lambda s: sandbox.run(s, limits=LIMITS), seed=SEED, count=VARIANTS)
+            record = templates.record(
+                template, lambda s: sandbox.run(s, limits=LIMITS), seed=SEED, count=VARIANTS
+            )
             records[template.id] = record
             trouble = "" if record["agreed"] else f"NOT AGREED {record['reason']}"
             if record["agreed"] and not arguments.write and record != kept.get(template.id):
@@ -53,11 +63,15 @@ def main() -> int:
             if trouble:
                 failed.append(template.id)
             variants = ", ".join(str(variant["answer"]) for variant in record["variants"])
-            console.out(f"{template.id}: {trouble or 'agreed'}, answer {record['answer']}, variants {variants}")
+            console.out(
+                f"{template.id}: {trouble or 'agreed'}, answer {record['answer']}, variants {variants}"
+            )
             advance(1)
     if arguments.write:
         RECORD.write_text(templates.dumps(records, seed=SEED, count=VARIANTS), encoding="utf-8")
-    console.note(f"{len(chosen) - len(failed)} of {len(chosen)} agreed, {len(failed)} not ({sandbox.probe().level})")
+    console.note(
+        f"{len(chosen) - len(failed)} of {len(chosen)} agreed, {len(failed)} not ({sandbox.probe().level})"
+    )
     return EXIT_NO if failed else 0
 
 

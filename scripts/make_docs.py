@@ -1,4 +1,5 @@
-"""Write docs/cli.md from the commands themselves: every `--help`, and the exit codes of the exception trees.
+"""Write docs/cli.md from the commands themselves: every `--help`, and the exit codes of the
+exception trees.
 
 python scripts/make_docs.py            write it
 python scripts/make_docs.py --check    exit 3 if the file differs (a test calls this)
@@ -45,9 +46,13 @@ def helps(command: Any, name: str, parent: Any = None) -> Iterator[tuple[str, st
 
 
 def exit_codes() -> list[tuple[int, str, str]]:
-    """Every exit code: outcomes, and each class of the two trees with the first line of what its tree says of it."""
+    """Every exit code: outcomes, and each class of the two trees with the first line of what its
+    tree says of it.
+    """
 
-    def below(kind: type[taliesin.errors.ToolkitError]) -> Iterator[type[taliesin.errors.ToolkitError]]:
+    def below(
+        kind: type[taliesin.errors.ToolkitError],
+    ) -> Iterator[type[taliesin.errors.ToolkitError]]:
         for child in kind.__subclasses__():
             yield child
             yield from below(child)
@@ -80,7 +85,14 @@ def document() -> str:
     for app, name in ((taliesin.cli.app, "taliesin"), (galahad.cli.app, "galahad")):
         for path, text in helps(typer.main.get_command(app), name):
             level = "##" if path == name else "###"
-            lines += ["", f"{level} {path}", "", "```text", *(line.rstrip() for line in text.splitlines()), "```"]
+            lines += [
+                "",
+                f"{level} {path}",
+                "",
+                "```text",
+                *(line.rstrip() for line in text.splitlines()),
+                "```",
+            ]
     return "\n".join(lines) + "\n"
 
 

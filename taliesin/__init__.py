@@ -1,7 +1,8 @@
-"""Byte-exact KV blocks on llama.cpp: save a prefilled token block, graft it back at the same token offset, prove it.
+"""Byte-exact KV blocks on llama.cpp: save a prefilled token block, graft it back at the same token
+offset, prove it.
 
-The Python API is `Engine` and `Library` (docs/api.md); the command line is a thin layer over it. Names are imported on first use, so
-that `taliesin --help` stays quick.
+The Python API is `Engine` and `Library` (docs/api.md); the command line is a thin layer over it.
+Names are imported on first use, so that `taliesin --help` stays quick.
 """
 
 from __future__ import annotations

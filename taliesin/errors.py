@@ -19,8 +19,9 @@
     │   └── ServerError                35   llama-server: not reachable, refused, or an ineffective restore
     └── GalahadError (galahad.errors)  40-
 
-"No" is not a failure: a verifier that finds a difference exits with `EXIT_NO` (3) and raises nothing, and a run that
-completed only in part exits with `EXIT_PARTIAL` (4). Exit code 1 is left to Python, so a crash never reads as a verdict.
+"No" is not a failure: a verifier that finds a difference exits with `EXIT_NO` (3) and raises
+nothing, and a run that completed only in part exits with `EXIT_PARTIAL` (4). Exit code 1 is left to
+Python, so a crash never reads as a verdict.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ EXIT_TERMINATED = 143
 class ToolkitError(Exception):
     """One clear message: what was expected, what came, where, and what to try.
 
-    `kind` is a stable machine-readable word (the class's own, in kebab case) for `--json`; `exit_code` is the process's.
+    `kind` is a stable machine-readable word (the class's own, in kebab case) for `--json`;
+    `exit_code` is the process's.
     """
 
     exit_code = 1
@@ -59,7 +61,12 @@ class ToolkitError(Exception):
 
     def __str__(self) -> str:
         lines = [self.message]
-        for label, value in (("expected", self.expected), ("got", self.got), ("where", self.where), ("try", self.hint)):
+        for label, value in (
+            ("expected", self.expected),
+            ("got", self.got),
+            ("where", self.where),
+            ("try", self.hint),
+        ):
             if value is not None:
                 lines.append(f"  {label}: {value}")
         return "\n".join(lines)
@@ -75,7 +82,11 @@ class ToolkitError(Exception):
             "where": self.where,
             "hint": self.hint,
         }
-        return {k: v if isinstance(v, (int, str)) else str(v) for k, v in fields.items() if v is not None}
+        return {
+            k: v if isinstance(v, (int, str)) else str(v)
+            for k, v in fields.items()
+            if v is not None
+        }
 
 
 class UsageError(ToolkitError):

@@ -1,4 +1,6 @@
-"""Models that several tests share. A missing real model skips its tests; `make test` gets the two it needs first."""
+"""Models that several tests share. A missing real model skips its tests; `make test` gets the two
+it needs first.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ import pytest
 from taliesin.errors import ModelError
 from taliesin.models import resolve as models
 
-# No timed assertion: machines are shared and slow at times. The same examples every time: a red run can be repeated.
+# No timed assertion: machines are shared and slow at times. The same examples every time: a red run
+# can be repeated.
 hypothesis.settings.register_profile("untimed", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("untimed")
 
@@ -55,13 +58,15 @@ def synthesise() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def gemma4(tmp_path_factory: pytest.TempPathFactory, synthesise: ModuleType) -> Path:
-    """Gemma-4's shape with random weights: head sizes that differ, global layers without V, shared KV, a window of 128."""
+    """Gemma-4's shape with random weights: head sizes that differ, global layers without V, shared
+    KV, a window of 128.
+    """
     path = tmp_path_factory.mktemp("gemma4") / "gemma4.gguf"
     written: Path = synthesise.write(path, synthesise.SHAPES["gemma4-tiny-shared"])
     return written
 
 
-# -- the tiny model ----------------------------------------------------------------------------------------------------
+# -- the tiny model --------------------------------------------------------------------------------
 # Half a megabyte: Gemma-3-shaped (five window layers of six, or none), seeded random weights, byte tokenizer. Bit equality does not
 # depend on what weights say, so tests of grafting run on this one in milliseconds.
 
@@ -86,7 +91,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 def write_model(path: Path, seed: int, window: int, layers: int = 6) -> Path:
-    """Write the model to `path`; `window` 0 gives plain attention in every layer (a llama-shaped file)."""
+    """Write the model to `path`; `window` 0 gives plain attention in every layer (a llama-shaped
+    file).
+    """
     import gguf
 
     architecture = "gemma3" if window else "llama"
@@ -115,13 +122,18 @@ def write_model(path: Path, seed: int, window: int, layers: int = 6) -> Path:
         out.add_tensor(f"{name}.weight", np.ones(n, np.float32))
 
     embedding = rng.normal(0, 0.15, (_N_VOCAB, EMBEDDING)).astype(np.float16)
-    # Tied to the output: bytes that are no text get small logits, because llama-server reports no probabilities inside a character.
+    # Tied to the output: bytes that are no text get small logits, because llama-server reports no
+    # probabilities inside a character.
     embedding[len(_SPECIAL) : len(_SPECIAL) + 256] *= np.float16(0.05)
     out.add_tensor("token_embd.weight", embedding)
     ones("output_norm", EMBEDDING)
     for layer in range(layers):
         block = f"blk.{layer}."
-        norms = ["attn_norm", "ffn_norm", *(["post_attention_norm", "post_ffw_norm"] if window else [])]
+        norms = [
+            "attn_norm",
+            "ffn_norm",
+            *(["post_attention_norm", "post_ffw_norm"] if window else []),
+        ]
         for name in norms:
             ones(block + name, EMBEDDING)
         if window:

@@ -1,8 +1,10 @@
 """Where completions come from: llama.cpp in this process, or any OpenAI-compatible server by URL.
 
-A prompt is a *prefix* that many problems share and a *question*. The embedded engine saves each prefix once as a KV block and
-grafts it before every question; without grafts it prefills the same ids in the same two batches, so that the same seed gives
-the same text either way. A server keeps what cache it likes: what it says of it is counted, nothing is assumed.
+A prompt is a *prefix* that many problems share and a *question*. The embedded engine saves each
+prefix once as a KV block and grafts it before every question; without grafts it prefills the same
+ids in the same two batches, so that the same seed gives
+the same text either way. A server keeps what cache it likes: what it says of it is counted, nothing
+is assumed.
 
 Deliberately does not know: problems, answers, how often it is asked, and what becomes of a text.
 """
@@ -39,8 +41,10 @@ _REPLY_SECONDS = 1800.0  # one long answer of a slow server
 class Completion:
     """One generated text and what it cost.
 
-    `n_reused` prompt tokens came out of a stored state, `n_prefilled` were computed; `reuse_seconds` is the time of putting the
-    state back. A server gives no phases: its `decode_seconds` is the whole request. `finish` is "length" where the text was cut.
+    `n_reused` prompt tokens came out of a stored state, `n_prefilled` were computed;
+    `reuse_seconds` is the time of putting the
+    state back. A server gives no phases: its `decode_seconds` is the whole request. `finish` is
+    "length" where the text was cut.
     """
 
     text: str
@@ -66,7 +70,9 @@ class Engine(Protocol):
     """What the solver asks of a source of completions."""
 
     def identity(self) -> dict[str, object]:
-        """What decides which texts come out, JSON-ready: two runs are comparable only where it is equal."""
+        """What decides which texts come out, JSON-ready: two runs are comparable only where it is
+        equal.
+        """
 
     def evidence(self) -> dict[str, object]:
         """Facts about this machine and this build, JSON-ready."""
@@ -87,8 +93,9 @@ class Engine(Protocol):
     ) -> Completion:
         """The answer to `question` after the prefix of that name.
 
-        opening: how the answer begins, put into the model's mouth and part of the text. end: a text that ends the answer after
-        the opening. An engine that cannot do either leaves both out, and the text is what the model made of it.
+        opening: how the answer begins, put into the model's mouth and part of the text. end: a text
+        that ends the answer after the opening. An engine that cannot do either leaves both out, and
+        the text is what the model made of it.
 
         Raises:
             ContextFull: the prompt does not fit. ServerError: no answer from the server.
@@ -118,10 +125,11 @@ def answer_in(
     reuse_seconds: float = 0.0,
     on_token: Callable[[], None] = _nothing,
 ) -> Completion:
-    """What the model says after the `position` tokens that `context` holds and `batches` of ids, each prefilled on its own.
+    """What the model says after the `position` tokens that `context` holds and `batches` of ids,
+    each prefilled on its own.
 
-    The last batch ends with the ids of `opening`; `reuse_seconds` is what putting the held tokens there took. Otherwise as
-    `Engine.complete`, with the ids of `stop` besides the model's own ends.
+    The last batch ends with the ids of `opening`; `reuse_seconds` is what putting the held tokens
+    there took. Otherwise as `Engine.complete`, with the ids of `stop` besides the model's own ends.
     """
     n_reused = position
     started = time.perf_counter()
@@ -152,7 +160,7 @@ def answer_in(
     )
 
 
-# -- llama.cpp in this process -----------------------------------------------------------------------------------------
+# -- llama.cpp in this process ---------------------------------------------------------------------
 
 
 @dataclass
@@ -163,7 +171,8 @@ class Embedded:
         model: a catalogue name or the path of a GGUF file.
         folder: where the blocks of the prefixes are kept (a library; made if it is not there).
         graft: save and graft prefixes; without it they are prefilled each time.
-        n_ctx: cells for prefix, question and answer together; at most what the model was trained on.
+        n_ctx: cells for prefix, question and answer together; at most what the model was trained
+        on.
 
     Raises:
         ModelError, EngineUnavailable, UnsupportedModel: as `taliesin.engine.Engine`.
@@ -186,7 +195,9 @@ class Embedded:
         from taliesin.engine.embedded import Engine as Taliesin
         from taliesin.engine.llama import Settings
 
-        self._engine = Taliesin(self.model, Settings(n_ctx=self.n_ctx, n_threads=self.n_threads), self.gpu_layers)
+        self._engine = Taliesin(
+            self.model, Settings(n_ctx=self.n_ctx, n_threads=self.n_threads), self.gpu_layers
+        )
         trained = self._engine.model.n_ctx_train
         if trained and trained < self.n_ctx:
             self.n_ctx = trained
@@ -217,15 +228,22 @@ class Embedded:
         self._library = Library(self.folder)
         saved = {}
         for name, text in prefixes.items():
-            # Saved anew at each start: prefilling some hundred tokens costs less than the question whether an older block fits.
-            [block] = self._engine.save(self._library, text, f"prefix {name}", align="whole", replace_existing=True)
+            # Saved anew at each start: prefilling some hundred tokens costs less than the question
+            # whether an older block fits.
+            [block] = self._engine.save(
+                self._library, text, f"prefix {name}", align="whole", replace_existing=True
+            )
             n_tokens = len(block.header.tokens)
-            saved[name] = SavedPrefix(n_tokens, block.prefill_seconds, block.save_seconds, block.info.id)
+            saved[name] = SavedPrefix(
+                n_tokens, block.prefill_seconds, block.save_seconds, block.info.id
+            )
         # After the last save: a save empties the context that a graft lies in.
         for name in prefixes:
             room = self.n_ctx - saved[name].n_tokens
             with self._library.open(f"prefix {name}") as block_file:
-                self._grafted[name] = self._engine.graft(block_file, library=self._library, n_extra=room)
+                self._grafted[name] = self._engine.graft(
+                    block_file, library=self._library, n_extra=room
+                )
         return saved
 
     def complete(
@@ -242,7 +260,11 @@ class Embedded:
         from taliesin.engine.llama import Sampling
 
         model = self._engine.model
-        query = [*model.tokenize(question, special=False), *self._frame.after, *model.tokenize(opening, special=False)]
+        query = [
+            *model.tokenize(question, special=False),
+            *self._frame.after,
+            *model.tokenize(opening, special=False),
+        ]
         if self._library is not None:
             grafted = self._grafted[prefix]
             context, n_prefix, batches = grafted.context, len(grafted.header.tokens), [query]
@@ -272,7 +294,7 @@ class Embedded:
             self._library.close()
 
 
-# -- a server ----------------------------------------------------------------------------------------------------------
+# -- a server --------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -281,7 +303,8 @@ class Server:
 
     Args:
         url: its root, with or without `/v1`.
-        model: the name that the server knows the model by; None asks `/v1/models` and takes the first.
+        model: the name that the server knows the model by; None asks `/v1/models` and takes the
+        first.
         api_key: sent as a bearer token; never stored.
         transport: of httpx, for tests.
 
@@ -305,12 +328,20 @@ class Server:
         root = self.url.rstrip("/").removesuffix("/v1")
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         timeout = httpx.Timeout(_REPLY_SECONDS, connect=10.0)
-        self._client = httpx.Client(base_url=root, headers=headers, timeout=timeout, transport=self.transport)
+        self._client = httpx.Client(
+            base_url=root, headers=headers, timeout=timeout, transport=self.transport
+        )
         if self.model is None:
             models = self._request("GET", "/v1/models").get("data") or []
-            names = [entry["id"] for entry in models if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
+            names = [
+                entry["id"]
+                for entry in models
+                if isinstance(entry, dict) and isinstance(entry.get("id"), str)
+            ]
             if not names:
-                raise ServerError("the server names no model", where=self._shown(), hint="--model NAME")
+                raise ServerError(
+                    "the server names no model", where=self._shown(), hint="--model NAME"
+                )
             self.model = names[0]
 
     def _shown(self) -> str:
@@ -347,7 +378,9 @@ class Server:
             "/v1/chat/completions",
             {
                 "model": self.model,
-                "messages": [{"role": "user", "content": self._prefixes[prefix] + SEPARATOR + question}],
+                "messages": [
+                    {"role": "user", "content": self._prefixes[prefix] + SEPARATOR + question}
+                ],
                 "max_tokens": max_tokens,
                 "temperature": temperature,
                 "seed": seed & 0x7FFFFFFF,  # some servers read a signed 32-bit number
@@ -361,18 +394,30 @@ class Server:
             text = message.get("content") or ""
             usage = reply.get("usage") or {}
             details = usage.get("prompt_tokens_details") or {}
-            n_prompt, n_out = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
+            n_prompt, n_out = (
+                int(usage.get("prompt_tokens") or 0),
+                int(usage.get("completion_tokens") or 0),
+            )
             n_reused = int(details.get("cached_tokens") or 0)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise ServerError("the reply is not a chat completion", got=repr(error), where=self._shown()) from error
+            raise ServerError(
+                "the reply is not a chat completion", got=repr(error), where=self._shown()
+            ) from error
         reasoning = message.get("reasoning_content")
         finish: Finish = "length" if choice.get("finish_reason") == "length" else "stop"
         if isinstance(reasoning, str) and reasoning:
-            # The rule for answers knows reasoning by its tags; unfinished reasoning stays unfinished.
-            text = f"<think>{reasoning}</think>{text}" if text or finish == "stop" else f"<think>{reasoning}"
+            # The rule for answers knows reasoning by its tags; unfinished reasoning stays
+            # unfinished.
+            text = (
+                f"<think>{reasoning}</think>{text}"
+                if text or finish == "stop"
+                else f"<think>{reasoning}"
+            )
         return Completion(text, finish, n_reused, n_prompt - n_reused, n_out, 0.0, 0.0, seconds)
 
-    def _request(self, method: str, path: str, body: dict[str, object] | None = None) -> dict[str, Any]:
+    def _request(
+        self, method: str, path: str, body: dict[str, object] | None = None
+    ) -> dict[str, Any]:
         """The JSON object that the server replies; tried again where trying again can help."""
         import httpx
 
@@ -387,9 +432,13 @@ class Server:
                     try:
                         reply = response.json()
                     except ValueError as error:
-                        raise ServerError("the reply is not JSON", got=error, where=self._shown()) from error
+                        raise ServerError(
+                            "the reply is not JSON", got=error, where=self._shown()
+                        ) from error
                     if not isinstance(reply, dict):
-                        raise ServerError("the reply is not a JSON object", got=type(reply), where=self._shown())
+                        raise ServerError(
+                            "the reply is not a JSON object", got=type(reply), where=self._shown()
+                        )
                     return reply
                 trouble = f"HTTP {response.status_code}: {response.text[:200]}"
                 if response.status_code not in _RETRIED:
@@ -397,7 +446,10 @@ class Server:
             if wait is not None:
                 time.sleep(wait)
         raise ServerError(
-            "no answer from the server", got=trouble, where=self._shown(), hint="is it up, and does it know the model?"
+            "no answer from the server",
+            got=trouble,
+            where=self._shown(),
+            hint="is it up, and does it know the model?",
         )
 
     def watch(self, on_token: Callable[[], None]) -> None:

@@ -1,7 +1,8 @@
 """A model that answers after a bank's block, or without one, and what each answer cost.
 
-`GraftReader` puts a block of the bank's library into the context, prefills the question and decodes. Deliberately does not know:
-which block suits a question, what an answer means, and whether it is right.
+`GraftReader` puts a block of the bank's library into the context, prefills the question and
+decodes. Deliberately does not know: which block suits a question, what an answer means, and whether
+it is right.
 """
 
 from __future__ import annotations
@@ -60,18 +61,21 @@ class Reader(Protocol):
     ) -> Completion:
         """The answer to `question` after the block of that name in `library`, or after nothing.
 
-        grammar: GBNF that the answer keeps to (root rule `root`). opening: how the answer begins, put into the model's mouth and
+        grammar: GBNF that the answer keeps to (root rule `root`). opening: how the answer begins,
+        put into the model's mouth and
         part of the text. end: a text that ends the answer.
 
         Raises:
-            StoreMissing, StoreDamaged, RecipeMismatch: the block. ContextFull: the prompt does not fit.
+            StoreMissing, StoreDamaged, RecipeMismatch: the block. ContextFull: the prompt does not
+            fit.
         """
 
     def certify(self, block: BlockFile) -> None:
         """Recompute the block's certificate here.
 
         Raises:
-            CertificateMismatch: other numbers come out. RecipeMismatch: the block is another model's or another build's.
+            CertificateMismatch: other numbers come out. RecipeMismatch: the block is another
+            model's or another build's.
         """
 
     def close(self) -> None: ...
@@ -103,11 +107,17 @@ class GraftReader:
         return self._engine.model_sha256
 
     def identity(self) -> dict[str, object]:
-        return {"engine": "embedded", "model": Path(self.model).name, "model_sha256": self.model_sha256}
+        return {
+            "engine": "embedded",
+            "model": Path(self.model).name,
+            "model_sha256": self.model_sha256,
+        }
 
     def save(self, library: Library, name: str, text: str, title: str) -> SavedBlock:
         # Whole: the question follows the block's last token, whatever its length.
-        [saved] = self._engine.save(library, text, name, align="whole", title=title, replace_existing=True)
+        [saved] = self._engine.save(
+            library, text, name, align="whole", title=title, replace_existing=True
+        )
         return SavedBlock(
             name,
             saved.info.id,
@@ -135,11 +145,19 @@ class GraftReader:
         from taliesin.engine.llama import Sampling
 
         engine, model = self._engine, self._engine.model
-        query = [*model.tokenize(question, special=False), *self._frame.after, *model.tokenize(opening, special=False)]
+        query = [
+            *model.tokenize(question, special=False),
+            *self._frame.after,
+            *model.tokenize(opening, special=False),
+        ]
         if block is not None and library is not None:
             with library.open(block) as opened:
                 grafted = engine.graft(opened, library=library, n_extra=len(query) + max_tokens)
-            context, n_block, ids = grafted.context, len(grafted.header.tokens), [*grafted.header.tail.tolist(), *query]
+            context, n_block, ids = (
+                grafted.context,
+                len(grafted.header.tokens),
+                [*grafted.header.tail.tolist(), *query],
+            )
             reuse_seconds = grafted.restored.read_seconds + grafted.restored.place_seconds
         else:
             n_block, ids = 0, [*self._frame.before, *query]

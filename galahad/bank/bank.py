@@ -7,12 +7,15 @@ A bank is a folder:
     library/         a `taliesin` library with one block per solution and model, named ID@MODEL (12 digits of the model's hash)
     quarantine/      ID@N.json: entries that were set aside, as they were, and ID@N.txt: why
 
-Two rules decide what enters. A program counts only when the sandbox has run it and it printed the answer (`Refused` otherwise). And
-a problem counts only when the model was measured not to solve it, or somebody insists: a solution that the model does not need
-has been measured to help nothing and to cost accuracy.
+Two rules decide what enters. A program counts only when the sandbox has run it and it printed the
+answer (`Refused` otherwise). And
+a problem counts only when the model was measured not to solve it, or somebody insists: a solution
+that the model does not need has been measured to help nothing and to cost accuracy.
 
-The block is written before the entry that names it, so whatever dies in between leaves a block without an entry, never an
-entry without a block. Deliberately does not know: how a block is read, and which one suits a question.
+The block is written before the entry that names it, so whatever dies in between leaves a block
+without an entry, never an
+entry without a block. Deliberately does not know: how a block is read, and which one suits a
+question.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ _ENTRIES = "entries"
 _LIBRARY = "library"
 _QUARANTINE = "quarantine"
 REBUILD_LOCK = "rebuild.lock"
-_MERGED = "merged"  # the block of all entries is called so; an entry of that id would lose its own to it
+# the block of all entries is called so; an entry of that id would lose its own to it
+_MERGED = "merged"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MAX_ENTRY_BYTES = 4 << 20
 
@@ -54,7 +58,9 @@ Solved = Literal["solved", "uncertain", "failed", "not-measured"]
 
 
 class Need(NamedTuple):
-    """Whether the model needs the solution. `solved` is what was measured, `by` how (a run's chain, or a person's word)."""
+    """Whether the model needs the solution. `solved` is what was measured, `by` how (a run's chain,
+    or a person's word).
+    """
 
     solved: Solved
     by: str
@@ -64,9 +70,12 @@ class Need(NamedTuple):
 class Entry:
     """A verified solution.
 
-    program: prints `answer`, verified in the sandbox. parametric: no number of the problem stands inside its logic; `findings`
-    says which do. verification: the verdict, the level and mechanisms of the sandbox, its time. provenance: where the program is
-    from. need: by model hash, what the model was measured to do without it. blocks: by model hash, its block.
+    program: prints `answer`, verified in the sandbox. parametric: no number of the problem stands
+    inside its logic; `findings`
+    says which do. verification: the verdict, the level and mechanisms of the sandbox, its time.
+    provenance: where the program is
+    from. need: by model hash, what the model was measured to do without it. blocks: by model hash,
+    its block.
     """
 
     id: str
@@ -117,7 +126,8 @@ def verified(
     """The entry of a program that the sandbox ran now and that printed the problem's answer.
 
     Raises:
-        BankError: it did not; the message says what it did instead. UsageError: not Python. SandboxUnavailable: as `verify`.
+        BankError: it did not; the message says what it did instead. UsageError: not Python.
+        SandboxUnavailable: as `verify`.
     """
     if not _ID.fullmatch(problem.id) or problem.id == _MERGED:
         raise BankError(
@@ -126,7 +136,9 @@ def verified(
             got=ascii(problem.id[:80]),
         )
     if problem.answer not in GOLDS:
-        raise BankError("the answer is out of range", expected="0..999", got=problem.answer, where=problem.id)
+        raise BankError(
+            "the answer is out of range", expected="0..999", got=problem.answer, where=problem.id
+        )
     check = programs.check(program, problem.problem)
     verdict = verify(program, problem.answer)
     if verdict.verdict != "verified":
@@ -166,7 +178,8 @@ def require_need(entry_id: str, need: Need, *, force: bool) -> None:
     """The rule of `only needed`.
 
     Raises:
-        BankError: the model solves the problem, or nobody measured whether it does, and nobody insists.
+        BankError: the model solves the problem, or nobody measured whether it does, and nobody
+        insists.
     """
     if force or need.solved in ("uncertain", "failed"):
         return
@@ -221,19 +234,35 @@ class Bank:
         if not there:
             if not create:
                 raise BankError(
-                    "no bank there", expected=f"a folder with {_MARKER}", where=path, hint="bank add makes one"
+                    "no bank there",
+                    expected=f"a folder with {_MARKER}",
+                    where=path,
+                    hint="bank add makes one",
                 )
-            if path.exists() and (not path.is_dir() or any(p.name not in (_ENTRIES, _LIBRARY) for p in path.iterdir())):
-                raise BankError("the folder is no bank and holds other things", where=path, hint="name a new folder")
+            if path.exists() and (
+                not path.is_dir() or any(p.name not in (_ENTRIES, _LIBRARY) for p in path.iterdir())
+            ):
+                raise BankError(
+                    "the folder is no bank and holds other things",
+                    where=path,
+                    hint="name a new folder",
+                )
             try:
                 (path / _ENTRIES).mkdir(parents=True, exist_ok=True, mode=0o700)
                 path.chmod(0o700)
             except OSError as error:
-                raise StoreFull("the bank cannot be made", got=error.strerror, where=path) from error
+                raise StoreFull(
+                    "the bank cannot be made", got=error.strerror, where=path
+                ) from error
             _write(marker, {"format": "galahad-bank", "version": VERSION})
         found = _read(marker)
         if found != {"format": "galahad-bank", "version": VERSION}:
-            raise BankError("not a bank of this version", expected=VERSION, got=found.get("version"), where=marker)
+            raise BankError(
+                "not a bank of this version",
+                expected=VERSION,
+                got=found.get("version"),
+                where=marker,
+            )
         if create:  # also one whose folder was lost, as an empty one is on its way through git
             _make_folder(path / _ENTRIES)
         self.library: Library = Library(path / _LIBRARY)
@@ -247,7 +276,7 @@ class Bank:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     def entries(self) -> tuple[Entry, ...]:
         """All entries in order of id.
@@ -259,7 +288,11 @@ class Bank:
 
     def ids(self) -> tuple[str, ...]:
         """The ids of all files that can be an entry; `check` names the others."""
-        return tuple(sorted(path.stem for path in (self.path / _ENTRIES).glob("*.json") if _is_entry_file(path)))
+        return tuple(
+            sorted(
+                path.stem for path in (self.path / _ENTRIES).glob("*.json") if _is_entry_file(path)
+            )
+        )
 
     def get(self, id_: str) -> Entry:
         """The entry of that id.
@@ -278,26 +311,45 @@ class Bank:
                 hint="galahad bank rm, then add it again",
             )  # fmt: skip
         if wrong := next(_malformed(fields), None):
-            raise BankError("the entry lacks a field, or has one too many or of another type", got=wrong, where=path)
+            raise BankError(
+                "the entry lacks a field, or has one too many or of another type",
+                got=wrong,
+                where=path,
+            )
         return Entry(**{**fields, "findings": tuple(fields["findings"])})
 
     def set_aside_ids(self) -> tuple[str, ...]:
         """Ids of the entries in quarantine; one of them may have been banked again."""
-        return tuple(sorted({path.stem.rpartition("@")[0] for path in (self.path / _QUARANTINE).glob("*@*.json")}))
+        return tuple(
+            sorted(
+                {
+                    path.stem.rpartition("@")[0]
+                    for path in (self.path / _QUARANTINE).glob("*@*.json")
+                }
+            )
+        )
 
     def router(self) -> Router:
-        """Routes a problem's text to the entry of the same or a like problem, or to none: by problem texts only."""
+        """Routes a problem's text to the entry of the same or a like problem, or to none: by
+        problem texts only.
+        """
         from taliesin.ask.router import Document, Router
 
-        return Router([Document(entry.id, entry.id, entry.id, entry.problem) for entry in self.entries()])
+        return Router(
+            [Document(entry.id, entry.id, entry.id, entry.problem) for entry in self.entries()]
+        )
 
-    # -- changing ------------------------------------------------------------------------------------------------------
+    # -- changing ----------------------------------------------------------------------------------
 
-    def add(self, entry: Entry, reader: Reader | None, need: Need, *, replace_existing: bool = False) -> Entry:
-        """Store the entry with the reader's block; the same solution for another model only adds its block.
+    def add(
+        self, entry: Entry, reader: Reader | None, need: Need, *, replace_existing: bool = False
+    ) -> Entry:
+        """Store the entry with the reader's block; the same solution for another model only adds
+        its block.
 
         Raises:
-            BankError: another solution under that id, or the text under another id, and not `replace_existing`.
+            BankError: another solution under that id, or the text under another id, and not
+            `replace_existing`.
         """
         with self.library.locked():
             for id_ in self.ids():
@@ -306,7 +358,9 @@ class Bank:
                     entry.sha256,
                     entry.program_sha256,
                 ):
-                    entry = replace(entry, blocks=there.blocks, need=there.need, created=there.created)
+                    entry = replace(
+                        entry, blocks=there.blocks, need=there.need, created=there.created
+                    )
                 elif there.id == entry.id and not replace_existing:
                     raise BankError(
                         f"there is another solution under {entry.id}",
@@ -326,13 +380,24 @@ class Bank:
             self._put(entry)
         return entry
 
-    def rewritten(self, entry: Entry, program: str, provenance: Mapping[str, Any], verify: Verify) -> Entry:
-        """The entry with another program for the same answer, verified; its blocks hold the old one and are left out."""
-        made = verified(Problem(entry.id, entry.problem, entry.answer, entry.sha256), program, provenance, verify)
+    def rewritten(
+        self, entry: Entry, program: str, provenance: Mapping[str, Any], verify: Verify
+    ) -> Entry:
+        """The entry with another program for the same answer, verified; its blocks hold the old one
+        and are left out.
+        """
+        made = verified(
+            Problem(entry.id, entry.problem, entry.answer, entry.sha256),
+            program,
+            provenance,
+            verify,
+        )
         return replace(made, need=entry.need, created=entry.created)
 
     def update(self, entry: Entry, **changes: Any) -> Entry | None:
-        """Store the entry with other values in these fields; None if it was changed or removed since it was read."""
+        """Store the entry with other values in these fields; None if it was changed or removed
+        since it was read.
+        """
         with self.library.locked():
             if self._found(entry.id) != entry:
                 return None
@@ -345,9 +410,11 @@ class Bank:
         return self.update(entry, verification=_verification(verdict))
 
     def set_aside(self, id_: str, entry: Entry | None, why: str) -> Path | None:
-        """Move the file of an entry to `quarantine/` with the reason beside it; where it is now, None as `update`.
+        """Move the file of an entry to `quarantine/` with the reason beside it; where it is now,
+        None as `update`.
 
-        entry: what was read, None if it is damaged. Its blocks stay: moved back, the file is an entry again.
+        entry: what was read, None if it is damaged. Its blocks stay: moved back, the file is an
+        entry again.
         """
         path, folder = self._entry_path(id_), self.path / _QUARANTINE
         with self.library.locked():
@@ -362,7 +429,9 @@ class Bank:
                 durable.sync_folder(folder)
                 durable.sync_folder(path.parent)
             except OSError as error:
-                raise StoreFull("the entry cannot be set aside", got=error.strerror, where=path) from error
+                raise StoreFull(
+                    "the entry cannot be set aside", got=error.strerror, where=path
+                ) from error
         return target
 
     def remove(self, id_: str) -> int:
@@ -371,7 +440,11 @@ class Bank:
             paths = [self._entry_path(id_), *(self.path / _QUARANTINE).glob(f"{id_}@*")]
             if not any(path.is_file() for path in paths):
                 raise BankError("no such entry", got=id_, where=self.path, hint="galahad bank list")
-            names = [line.name for line in self.library.list() if line.name and line.name.partition("@")[0] == id_]
+            names = [
+                line.name
+                for line in self.library.list()
+                if line.name and line.name.partition("@")[0] == id_
+            ]
             for path in paths:
                 path.unlink(missing_ok=True)
             for name in names:
@@ -379,14 +452,23 @@ class Bank:
         return len(names)
 
     def save_merged(self, reader: Reader) -> SavedBlock:
-        """One block with all entries of that model in order of id, for the ablation; made anew each time."""
+        """One block with all entries of that model in order of id, for the ablation; made anew each
+        time.
+        """
         texts = [entry.document() for entry in self.entries()]
         if not texts:
             raise BankError("the bank is empty", where=self.path)
-        return reader.save(self.library, f"{_MERGED}@{reader.model_sha256[:12]}", "\n\n---\n\n".join(texts), _MERGED)
+        return reader.save(
+            self.library,
+            f"{_MERGED}@{reader.model_sha256[:12]}",
+            "\n\n---\n\n".join(texts),
+            _MERGED,
+        )
 
     def _save(self, entry: Entry, reader: Reader) -> SavedBlock:
-        return reader.save(self.library, f"{entry.id}@{reader.model_sha256[:12]}", entry.document(), entry.id)
+        return reader.save(
+            self.library, f"{entry.id}@{reader.model_sha256[:12]}", entry.document(), entry.id
+        )
 
     def _put(self, entry: Entry) -> None:
         fields = asdict(entry)
@@ -404,11 +486,14 @@ class Bank:
             raise BankError("no such entry", got=ascii(id_[:80]), where=self.path)
         return self.path / _ENTRIES / f"{id_}.json"
 
-    # -- trust ---------------------------------------------------------------------------------------------------------
+    # -- trust -------------------------------------------------------------------------------------
 
-    def check(self, verify: Verify | None = sandbox.verify, reader: Reader | None = None) -> list[Trouble]:
-        """Everything that is not as it must be: entries, programs (run again by `verify`), blocks (hashed, and with `reader` their
-        certificates computed again where they are of its model)."""
+    def check(
+        self, verify: Verify | None = sandbox.verify, reader: Reader | None = None
+    ) -> list[Trouble]:
+        """Everything that is not as it must be: entries, programs (run again by `verify`), blocks
+        (hashed, and with `reader` their certificates computed again where they are of its
+        model)."""
         return [*self._check_entries(verify, reader), *self._check_library()]
 
     def _check_entries(self, verify: Verify | None, reader: Reader | None) -> Iterator[Trouble]:
@@ -422,13 +507,17 @@ class Bank:
             if verify is not None:
                 verdict = verify(entry.program, entry.answer)
                 if verdict.verdict != "verified":
-                    yield Trouble(id_, "program", f"{verdict.verdict}, {verdict.cause}: {verdict.detail}")
+                    yield Trouble(
+                        id_, "program", f"{verdict.verdict}, {verdict.cause}: {verdict.detail}"
+                    )
             if not entry.blocks:
                 yield Trouble(id_, "block", "it has none")
             for block in entry.blocks.values():
                 yield from self._check_block(entry, block, reader)
 
-    def _check_block(self, entry: Entry, block: Mapping[str, Any], reader: Reader | None) -> Iterator[Trouble]:
+    def _check_block(
+        self, entry: Entry, block: Mapping[str, Any], reader: Reader | None
+    ) -> Iterator[Trouble]:
         name = str(block["name"])
         try:
             with self.library.open(name) as opened:
@@ -450,18 +539,22 @@ class Bank:
         known = {str(block["name"]) for entry in entries for block in entry.blocks.values()}
         kept = {_MERGED, *self.set_aside_ids()}
         for line in self.library.list():
-            if line.name is None or (line.name not in known and line.name.rpartition("@")[0] not in kept):
+            if line.name is None or (
+                line.name not in known and line.name.rpartition("@")[0] not in kept
+            ):
                 yield Trouble(line.name or line.id, "block", "no entry names it")
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 def _make_folder(path: Path) -> None:
     try:
         path.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise StoreFull("a folder of the bank cannot be made", got=error.strerror, where=path) from error
+        raise StoreFull(
+            "a folder of the bank cannot be made", got=error.strerror, where=path
+        ) from error
 
 
 def _is_entry_file(path: Path) -> bool:
@@ -480,11 +573,19 @@ _TYPES: Mapping[str, type] = {
     "id": str, "problem": str, "sha256": str, "answer": int, "program": str, "program_sha256": str, "parametric": bool,
     "findings": list, "verification": dict, "provenance": dict, "need": dict, "blocks": dict, "created": str,
 }  # fmt: skip
-_BLOCK_TYPES: Mapping[str, type] = {"name": str, "id": str, "model": str, "model_sha256": str, "n_tokens": int}
+_BLOCK_TYPES: Mapping[str, type] = {
+    "name": str,
+    "id": str,
+    "model": str,
+    "model_sha256": str,
+    "n_tokens": int,
+}
 
 
 def _malformed(fields: Mapping[str, Any]) -> Iterator[str]:
-    """Fields that are missing, one too many, or of another type: a seal says that nothing changed since, not that it was right."""
+    """Fields that are missing, one too many, or of another type: a seal says that nothing changed
+    since, not that it was right.
+    """
     yield from sorted(_TYPES.keys() ^ fields.keys())
     yield from (name for name, kind in _TYPES.items() if type(fields[name]) is not kind)
     if fields["answer"] not in GOLDS:
@@ -492,13 +593,21 @@ def _malformed(fields: Mapping[str, Any]) -> Iterator[str]:
     if not all(isinstance(one, str) for one in fields["findings"]):
         yield "findings"
     for told in fields["need"].values():
-        if not isinstance(told, dict) or not all(isinstance(told.get(key), str) for key in ("solved", "by")):
+        if not isinstance(told, dict) or not all(
+            isinstance(told.get(key), str) for key in ("solved", "by")
+        ):
             yield "need"
     for block in fields["blocks"].values():
-        if not isinstance(block, dict) or any(type(block.get(key)) is not kind for key, kind in _BLOCK_TYPES.items()):
+        if not isinstance(block, dict) or any(
+            type(block.get(key)) is not kind for key, kind in _BLOCK_TYPES.items()
+        ):
             yield "blocks"
     # JSON can hold half a character, which can be neither tokenized nor printed.
-    yield from (name for name in ("problem", "program") if any("\ud800" <= char <= "\udfff" for char in fields[name]))
+    yield from (
+        name
+        for name in ("problem", "program")
+        if any("\ud800" <= char <= "\udfff" for char in fields[name])
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -507,7 +616,9 @@ def _read(path: Path) -> dict[str, Any]:
             data = file.read(_MAX_ENTRY_BYTES + 1)
         record = json.loads(data) if len(data) <= _MAX_ENTRY_BYTES else None
     except OSError as error:
-        raise StoreDamaged("a file of the bank cannot be read", got=error.strerror, where=path) from error
+        raise StoreDamaged(
+            "a file of the bank cannot be read", got=error.strerror, where=path
+        ) from error
     except (ValueError, RecursionError) as error:
         raise BankError("a file of the bank is damaged", got=error, where=path) from error
     if not isinstance(record, dict):

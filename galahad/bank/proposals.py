@@ -1,7 +1,8 @@
 """Where a program for the bank comes from, and what a model was measured to do without it.
 
-A program comes from a person's file, from a run of `galahad solve` (more samples of the same model, or a stronger one by URL: the run
-says which), or from programs kept by the hash of the problem's text. A source only proposes: the sandbox decides (`bank.verified`).
+A program comes from a person's file, from a run of `galahad solve` (more samples of the same model,
+or a stronger one by URL: the run says which), or from programs kept by the hash of the problem's
+text. A source only proposes: the sandbox decides (`bank.verified`).
 """
 
 from __future__ import annotations
@@ -32,13 +33,16 @@ def of_person(program: str, file: str) -> Proposal:
 
 
 def of_run(problem: Problem, run: Run) -> Proposal | None:
-    """The program of the first attempt that printed the answer, by the run's own record; None if there is none.
+    """The program of the first attempt that printed the answer, by the run's own record; None if
+    there is none.
 
     Raises:
         RunLogError: a transcript is not the one that the log names.
     """
     for record in run.attempts:
-        found = any(r["route"] == "program" and r["answer"] == problem.answer for r in record["routes"])
+        found = any(
+            r["route"] == "program" and r["answer"] == problem.answer for r in record["routes"]
+        )
         if record["problem_sha256"] != problem.sha256 or not found:
             continue
         told = runlog.transcripts(run).get((record["problem"], record["attempt"]))
@@ -68,7 +72,9 @@ def of_templates(problem: Problem, templates: Iterable[Template]) -> Proposal | 
     """The reference program of the template that the problem is made of."""
     for template in templates:
         if template.id == problem.id and template.problem().sha256 == problem.sha256:
-            return Proposal(template.program("solve"), {"source": "template", "template": template.id})
+            return Proposal(
+                template.program("solve"), {"source": "template", "template": template.id}
+            )
     return None
 
 

@@ -1,11 +1,15 @@
-"""Keep a bank true after an upgrade: every program is run again, and every block proved, or computed anew where it does not hold.
+"""Keep a bank true after an upgrade: every program is run again, and every block proved, or
+computed anew where it does not hold.
 
-Programs come first, the one verified longest ago before the others. An entry whose program no longer gives its answer, or whose file
-is damaged, is set aside: it leaves the bank with its reason and is kept. One whose program was stopped by a limit that a busy machine can
-cause, or verified in a stronger sandbox than this host has, stays as it is and is named.
+Programs come first, the one verified longest ago before the others. An entry whose program no
+longer gives its answer, or whose file
+is damaged, is set aside: it leaves the bank with its reason and is kept. One whose program was
+stopped by a limit that a busy machine can cause, or verified in a stronger sandbox than this host
+has, stays as it is and is named.
 
-Then the blocks of the entries that are left. One that is missing, or holds something else than its entry says, is computed from the
-entry's text; all are then proved or rebuilt by `taliesin.prove.rebuild`, always for the model they are of. Each step leaves the bank whole, so a
+Then the blocks of the entries that are left. One that is missing, or holds something else than its
+entry says, is computed from the entry's text; all are then proved or rebuilt by
+`taliesin.prove.rebuild`, always for the model they are of. Each step leaves the bank whole, so a
 run that is killed is taken up by the next. Deliberately does not know: how a block is proved.
 """
 
@@ -39,8 +43,9 @@ _PROGRAMS_SHARE = 0.5
 
 
 class Outcome(NamedTuple):
-    """What became of one entry: *verified* again; *set-aside*, it is in quarantine; *left* as it was, because its program could not be
-    judged here; *failed*, its file cannot be read. `reason` says why it is not simply verified."""
+    """What became of one entry: *verified* again; *set-aside*, it is in quarantine; *left* as it
+    was, because its program could not be judged here; *failed*, its file cannot be read. `reason`
+    says why it is not simply verified."""
 
     id: str
     status: Status
@@ -89,7 +94,8 @@ class Rebuilder:
     Args:
         open_reader: the engine of a model file, for blocks that are missing.
         model: a catalogue name or a GGUF file, for blocks whose model is not in the catalogue.
-        allow_weak: run programs also in a weaker sandbox than the one that verified them, and where only resource limits hold them.
+        allow_weak: run programs also in a weaker sandbox than the one that verified them, and where
+        only resource limits hold them.
     """
 
     bank: Bank
@@ -105,10 +111,12 @@ class Rebuilder:
         on_entry: Callable[[Outcome], None] = lambda _outcome: None,
         on_block: Callable[[blocks.Outcome], None] = lambda _outcome: None,
     ) -> Report:
-        """Go through the bank. No program is begun after half of `max_seconds`, and no block after all of it.
+        """Go through the bank. No program is begun after half of `max_seconds`, and no block after
+        all of it.
 
         Raises:
-            StoreLocked: another rebuild is at work on the bank or its library. StoreFull: no space; what was there is in place.
+            StoreLocked: another rebuild is at work on the bank or its library. StoreFull: no space;
+            what was there is in place.
             SandboxUnavailable: no program can be started here. ModelError: `model` is nothing.
         """
         if self.model is not None:
@@ -117,7 +125,11 @@ class Rebuilder:
         self._anew.clear()
         with self._alone():
             outcomes, n_waiting = self._programs(max_seconds, on_entry)
-            rest = None if max_seconds is None else max(0.0, max_seconds - (time.monotonic() - started))
+            rest = (
+                None
+                if max_seconds is None
+                else max(0.0, max_seconds - (time.monotonic() - started))
+            )
             report = self._blocks(rest, on_block)
         return Report(outcomes, n_waiting, report, time.monotonic() - started)
 
@@ -130,23 +142,32 @@ class Rebuilder:
             lock.acquire()
         except Timeout as error:
             raise StoreLocked(
-                "another rebuild is at work on this bank", where=lock.lock_file, hint="wait until it is done"
+                "another rebuild is at work on this bank",
+                where=lock.lock_file,
+                hint="wait until it is done",
             ) from error
         except OSError as error:
-            raise StoreFull("not permitted, or no space", got=error.strerror, where=lock.lock_file) from error
+            raise StoreFull(
+                "not permitted, or no space", got=error.strerror, where=lock.lock_file
+            ) from error
         try:
             yield
         finally:
             lock.release()
 
-    # -- programs ------------------------------------------------------------------------------------------------------
+    # -- programs ----------------------------------------------------------------------------------
 
-    def _programs(self, max_seconds: float | None, on_entry: Callable[[Outcome], None]) -> tuple[list[Outcome], int]:
+    def _programs(
+        self, max_seconds: float | None, on_entry: Callable[[Outcome], None]
+    ) -> tuple[list[Outcome], int]:
         started = time.monotonic()
         queue = sorted(self.bank.ids(), key=lambda id_: (self._verified_at(id_), id_))
         outcomes = []
         while queue:
-            if max_seconds is not None and time.monotonic() - started >= _PROGRAMS_SHARE * max_seconds:
+            if (
+                max_seconds is not None
+                and time.monotonic() - started >= _PROGRAMS_SHARE * max_seconds
+            ):
                 break
             outcome = self._treat(queue.pop(0))
             if outcome is not None:
@@ -200,15 +221,17 @@ class Rebuilder:
         if self.allow_weak:
             return ""
         here, then = sandbox.probe().level, entry.verification.get("level")
-        if here == "weak" or _STRENGTH.index(here) < (_STRENGTH.index(then) if then in _STRENGTH else 0):
-            return (
-                f"verified in a {then} sandbox, this host has a {here} one; --allow-weak runs the program all the same"
-            )
+        if here == "weak" or _STRENGTH.index(here) < (
+            _STRENGTH.index(then) if then in _STRENGTH else 0
+        ):
+            return f"verified in a {then} sandbox, this host has a {here} one; --allow-weak runs the program all the same"
         return ""
 
-    # -- blocks --------------------------------------------------------------------------------------------------------
+    # -- blocks ------------------------------------------------------------------------------------
 
-    def _blocks(self, max_seconds: float | None, on_block: Callable[[blocks.Outcome], None]) -> blocks.Report:
+    def _blocks(
+        self, max_seconds: float | None, on_block: Callable[[blocks.Outcome], None]
+    ) -> blocks.Report:
         started = time.monotonic()
         present: list[str] = []
         absent: dict[str, list[tuple[Entry, str, str]]] = {}
@@ -242,7 +265,9 @@ class Rebuilder:
                 continue  # told by its own outcome, or not reached
 
     def _why_absent(self, entry: Entry, block: Any) -> str:
-        """Why the library does not have the block that the entry names; empty if it does, or has a new generation of it."""
+        """Why the library does not have the block that the entry names; empty if it does, or has a
+        new generation of it.
+        """
         try:
             with self.bank.library.open(str(block["name"])) as opened:
                 if opened.header.text != entry.document():
@@ -264,7 +289,9 @@ class Rebuilder:
         started: float,
         max_seconds: float | None,
     ) -> int:
-        """Compute blocks of one model from their entries; how many were not reached. Those computed join `present`, to be proved."""
+        """Compute blocks of one model from their entries; how many were not reached. Those computed
+        join `present`, to be proved.
+        """
         path = models.with_sha256(sha256, self.model)
         if path is None:
             why = f"its model (SHA-256 {sha256[:12]}) is not here; --model names its file"
@@ -283,7 +310,11 @@ class Rebuilder:
                 except (StoreFull, StoreLocked, EngineUnavailable):
                     raise
                 except ToolkitError as error:
-                    done(blocks.Outcome((name,), "", "", "failed", f"{reason}; {error.message}", 0, 0.0))
+                    done(
+                        blocks.Outcome(
+                            (name,), "", "", "failed", f"{reason}; {error.message}", 0, 0.0
+                        )
+                    )
                 else:
                     self._anew[name] = reason
                     present.append(name)
@@ -293,7 +324,9 @@ class Rebuilder:
         return len(waiting)
 
     def _follow(self, outcome: blocks.Outcome) -> blocks.Outcome:
-        """Have the entries name the block that was proved, and say of one that was computed here that it was."""
+        """Have the entries name the block that was proved, and say of one that was computed here
+        that it was.
+        """
         for name in outcome.names:
             if outcome.status in ("verified", "rebuilt"):
                 self._name_block(name, outcome.id)
@@ -310,5 +343,9 @@ class Rebuilder:
             if block["name"] == name and block["id"] != block_id:
                 file_bytes = self.bank.library.info(name).file_bytes
                 self.bank.update(
-                    entry, blocks={**entry.blocks, sha256: {**block, "id": block_id, "file_bytes": file_bytes}}
+                    entry,
+                    blocks={
+                        **entry.blocks,
+                        sha256: {**block, "id": block_id, "file_bytes": file_bytes},
+                    },
                 )

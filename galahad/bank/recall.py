@@ -1,13 +1,17 @@
 """Asking for answers: from the bank's block, and in the ways that this is compared with.
 
-* `routed`: one block or none by the router, grafted, and the answer read back under a grammar of at most three digits.
-* `merged`: all entries in one prefix, the same question; the ablation of one block for each problem.
+* `routed`: one block or none by the router, grafted, and the answer read back under a grammar of at
+  most three digits.
+* `merged`: all entries in one prefix, the same question; the ablation of one block for each
+  problem.
 * `direct`: no block, the answer at once under the same grammar.
 * `card`: no block, a method card before the problem that the model is told to follow; free text.
-* `best_of`: no block, K sampled chains of thought; the majority answers, and whether any was right is kept beside it.
+* `best_of`: no block, K sampled chains of thought; the majority answers, and whether any was right
+  is kept beside it.
 
-Recall reads an answer that stands in the block: it measures whether the block holds what was put there and is found, not whether
-the model can solve anything. `galahad.bank.bank.transfer` measures that. The gold only grades.
+Recall reads an answer that stands in the block: it measures whether the block holds what was put
+there and is found, not whether the model can solve anything. `galahad.bank.bank.transfer` measures
+that. The gold only grades.
 """
 
 from __future__ import annotations
@@ -31,19 +35,26 @@ if TYPE_CHECKING:
 DIGITS = "root ::= [0-9] [0-9]? [0-9]?"
 MAX_DIGIT_TOKENS = 4  # one for each digit, and the one that stops
 OPENING = "Verified answer: "
-"""How a recalled answer begins, as the line in the block that it is read from does: a model of 135M parameters then finds it."""
+"""How a recalled answer begins, as the line in the block that it is read from does: a model of 135M
+parameters then finds it.
+"""
 
 QUESTION = "What is the verified answer to the problem above? Reply with the integer only."
-QUOTED = (
-    "Find this problem above:\n{problem}\n\nWhat is the verified answer to this problem? Reply with the integer only."
-)
+QUOTED = "Find this problem above:\n{problem}\n\nWhat is the verified answer to this problem? Reply with the integer only."
 DIRECT = "{problem}\n\nReply with the integer only."
 
 
 def routed(
-    problems: Sequence[Problem], bank: Bank, reader: Reader, router: Router, *, threshold: float, quote: bool = False
+    problems: Sequence[Problem],
+    bank: Bank,
+    reader: Reader,
+    router: Router,
+    *,
+    threshold: float,
+    quote: bool = False,
 ) -> Iterator[Row]:
-    """`quote` repeats the problem in the question, as `merged` must; without it the routed block alone says what is asked.
+    """`quote` repeats the problem in the question, as `merged` must; without it the routed block
+    alone says what is asked.
 
     Raises:
         BankError: an entry without a block of this model.
@@ -74,7 +85,9 @@ def routed(
 
 
 def merged(problems: Sequence[Problem], bank: Bank, reader: Reader) -> Iterator[Row]:
-    """The first row waits for the prefix of all entries to be prefilled and saved; its time is not in any row."""
+    """The first row waits for the prefix of all entries to be prefilled and saved; its time is not
+    in any row.
+    """
     saved = bank.save_merged(reader)
     by_answer = {entry.answer: entry.id for entry in bank.entries()}
     for problem in problems:
@@ -89,7 +102,10 @@ def merged(problems: Sequence[Problem], bank: Bank, reader: Reader) -> Iterator[
         )
         answer = _digits(made.text)
         others = answer is not None and answer != problem.answer and answer in by_answer
-        detail = {"n_merged_tokens": saved.n_tokens, "answer_of": by_answer.get(answer) if answer is not None else None}
+        detail = {
+            "n_merged_tokens": saved.n_tokens,
+            "answer_of": by_answer.get(answer) if answer is not None else None,
+        }
         cause = "another-problems-answer" if others else "answer"
         yield _row(problem, answer, cause, "merged", made, started, detail)
 
@@ -102,7 +118,9 @@ def direct(problems: Sequence[Problem], reader: Reader) -> Iterator[Row]:
         yield _row(problem, _digits(made.text), "answer", None, made, started, {})
 
 
-def card(problems: Sequence[Problem], reader: Reader, text: str, *, max_tokens: int) -> Iterator[Row]:
+def card(
+    problems: Sequence[Problem], reader: Reader, text: str, *, max_tokens: int
+) -> Iterator[Row]:
     """`text` is the method card."""
     for problem in problems:
         started = time.perf_counter()
@@ -113,7 +131,13 @@ def card(problems: Sequence[Problem], reader: Reader, text: str, *, max_tokens: 
 
 
 def best_of(
-    problems: Sequence[Problem], reader: Reader, k: int, *, max_tokens: int, temperature: float, seed: int
+    problems: Sequence[Problem],
+    reader: Reader,
+    k: int,
+    *,
+    max_tokens: int,
+    temperature: float,
+    seed: int,
 ) -> Iterator[Row]:
     """`max_tokens` bounds one chain of thought."""
     for problem in problems:
@@ -178,7 +202,21 @@ def _row(
     seconds = time.perf_counter() - started
     told = grade(answer, problem.answer)
     if made is None:
-        return Row(problem.id, problem.sha256, problem.answer, answer, told, cause, block, 0, 0, 0, 0, seconds, detail)
+        return Row(
+            problem.id,
+            problem.sha256,
+            problem.answer,
+            answer,
+            told,
+            cause,
+            block,
+            0,
+            0,
+            0,
+            0,
+            seconds,
+            detail,
+        )
     return Row(
         problem.id,
         problem.sha256,

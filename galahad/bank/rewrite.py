@@ -1,7 +1,8 @@
 """How parametric the bank's programs are, and a model asked to make one more so.
 
-A program with a number of its problem inside the logic recalls well and transfers badly. A rewrite enters the bank only if the
-sandbox verified that it prints the same answer and the check finds nothing left in its logic.
+A program with a number of its problem inside the logic recalls well and transfers badly. A rewrite
+enters the bank only if the sandbox verified that it prints the same answer and the check finds
+nothing left in its logic.
 """
 
 from __future__ import annotations
@@ -40,13 +41,17 @@ class Rewrite(NamedTuple):
     n_out: int
 
 
-def rewrite(entry: Entry, reader: Reader, *, max_tokens: int = 900, verify: Verify = sandbox.verify) -> Rewrite:
+def rewrite(
+    entry: Entry, reader: Reader, *, max_tokens: int = 900, verify: Verify = sandbox.verify
+) -> Rewrite:
     """Ask the model for a `solve(param=...)` form of the entry's program, and try it."""
     made = reader.ask(
         None,
         None,
         _QUESTION.format(
-            problem=entry.problem, program=entry.program.strip(), findings="\n".join(f"- {f}" for f in entry.findings)
+            problem=entry.problem,
+            program=entry.program.strip(),
+            findings="\n".join(f"- {f}" for f in entry.findings),
         ),
         max_tokens=max_tokens,
         opening="```python\n",

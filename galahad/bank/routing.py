@@ -1,6 +1,7 @@
 """How well the router finds a bank's entries, and how well it abstains.
 
-A query is *inside* when the bank holds its text or the text of the problem that it is a variant of, else *outside*.
+A query is *inside* when the bank holds its text or the text of the problem that it is a variant of,
+else *outside*.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from galahad.problems.problem import Problem
 
 
 class Query(NamedTuple):
-    """`name` stands for the text in a record; `sha256` is None for a query that cannot be in any bank."""
+    """`name` stands for the text in a record; `sha256` is None for a query that cannot be in any
+    bank.
+    """
 
     name: str
     text: str
@@ -68,7 +71,11 @@ def of_lines(path: Path) -> list[Query]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SuiteError("the queries cannot be read", got=error, where=path) from error
-    return [Query(f"line {n}", line, None) for n, line in enumerate(lines, 1) if line.strip() and line[0] != "#"]
+    return [
+        Query(f"line {n}", line, None)
+        for n, line in enumerate(lines, 1)
+        if line.strip() and line[0] != "#"
+    ]
 
 
 def measure(bank: Bank, queries: Sequence[Query], threshold: float) -> Figures:
@@ -81,7 +88,9 @@ def measure(bank: Bank, queries: Sequence[Query], threshold: float) -> Figures:
     total = {True: 0, False: 0}
     for query in queries:
         origin = query.name.rpartition("~")[0]
-        expected = entries.get(query.sha256 or "") or (origin if query.sha256 and origin in ids else None)
+        expected = entries.get(query.sha256 or "") or (
+            origin if query.sha256 and origin in ids else None
+        )
         found = router.route(query.text, threshold=threshold)
         got = found.block.name if found.block else None
         inside = expected is not None
@@ -90,7 +99,11 @@ def measure(bank: Bank, queries: Sequence[Query], threshold: float) -> Figures:
         coverage = found.candidates[0].coverage if found.candidates else 0.0
         lines.append({"query": query.name, "expected": expected, "got": got, "coverage": coverage})
         if got != expected:
-            confusions.append(Confusion(query.name, expected, got, found.reason if got is None else f"{coverage:.2f}"))
+            confusions.append(
+                Confusion(
+                    query.name, expected, got, found.reason if got is None else f"{coverage:.2f}"
+                )
+            )
     return Figures(
         Proportion.of(right[True], total[True]),
         Proportion.of(right[False], total[False]),

@@ -1,11 +1,14 @@
-"""Transfer: a variant of a banked problem is routed, the block grafted, the program adapted by the model, run, and graded.
+"""Transfer: a variant of a banked problem is routed, the block grafted, the program adapted by the
+model, run, and graded.
 
-Two ways to adapt. *arguments*: the model writes one call of `solve` with the variant's numbers, under a grammar made from the
-program's parameters; only a program with parameters can be adapted so. *program*: the model writes the whole program anew.
+Two ways to adapt. *arguments*: the model writes one call of `solve` with the variant's numbers,
+under a grammar made from the program's parameters; only a program with parameters can be adapted
+so. *program*: the model writes the whole program anew.
 
-Every failure has one cause, the first of these that holds: no-block, wrong-block, no-program, constant-baked-in (numbers of the
-problem stand in the banked program's logic, and the adapted one still has the same), constant-replaced-wrongly (a parameter is not
-the variant's, or the constants of the logic are not the banked program's), timeout, did-not-run, wrong-number. How the program
+Every failure has one cause, the first of these that holds: no-block, wrong-block, no-program,
+constant-baked-in (numbers of the problem stand in the banked program's logic, and the adapted one
+still has the same), constant-replaced-wrongly (a parameter is not the variant's, or the constants
+of the logic are not the banked program's), timeout, did-not-run, wrong-number. How the program
 ended is kept beside it. The gold only grades.
 """
 
@@ -47,7 +50,9 @@ PROGRAM = (
 
 
 class Adapted(NamedTuple):
-    """What the model made of a program. `source` is None where it made none, for `cause`; `values` are its parameters."""
+    """What the model made of a program. `source` is None where it made none, for `cause`; `values`
+    are its parameters.
+    """
 
     source: str | None
     cause: str
@@ -61,11 +66,11 @@ def grammar(parameters: Mapping[str, programs.Literals]) -> str:
         UsageError: no parameters, or one that is no integer.
     """
     if not parameters or any(type(value) is not int for value in parameters.values()):
-        raise UsageError("the program cannot be adapted by its arguments", expected="solve(name=integer, ...)")
+        raise UsageError(
+            "the program cannot be adapted by its arguments", expected="solve(name=integer, ...)"
+        )
     arguments = ' ", " '.join(f'"{name}=" int' for name in parameters)
-    return (
-        f'root ::= "{programs.ENTRY}(" {arguments} ")"\nint ::= "-"? ("0" | [1-9] [0-9]? [0-9]? [0-9]? [0-9]? [0-9]?)'
-    )
+    return f'root ::= "{programs.ENTRY}(" {arguments} ")"\nint ::= "-"? ("0" | [1-9] [0-9]? [0-9]? [0-9]? [0-9]? [0-9]?)'
 
 
 def by_arguments(entry: Entry) -> bool:
@@ -88,7 +93,8 @@ def transfer(
     """A row for each variant, in order.
 
     Raises:
-        BankError: an entry without a block of this model. UsageError: `adapt` "arguments" for a program without parameters.
+        BankError: an entry without a block of this model. UsageError: `adapt` "arguments" for a
+        program without parameters.
     """
     for variant in variants:
         started = time.perf_counter()
@@ -156,7 +162,11 @@ def adapted_by_call(program: str, text: str) -> Adapted:
         call = ast.parse(text.strip(), mode="eval").body
         if not isinstance(call, ast.Call):
             raise ValueError("not a call")
-        values = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg is not None}
+        values = {
+            keyword.arg: ast.literal_eval(keyword.value)
+            for keyword in call.keywords
+            if keyword.arg is not None
+        }
         return Adapted(programs.complete(programs.substitute(program, values)), "program", values)
     except (SyntaxError, ValueError, RecursionError, MemoryError, UsageError):
         return Adapted(None, "cut-off", {})
@@ -170,7 +180,9 @@ def adapted_program(text: str) -> Adapted:
     return Adapted(programs.complete(found.source), "program", programs.parameters(found.source))
 
 
-def classify(entry: Entry, variant: Variant, adapted: Adapted, verdict: sandbox.Verdict | None) -> str:
+def classify(
+    entry: Entry, variant: Variant, adapted: Adapted, verdict: sandbox.Verdict | None
+) -> str:
     """The cause of a failure, by the rule at the top of this module."""
     if entry.sha256 != variant.origin_sha256:
         return "wrong-block"
@@ -179,7 +191,10 @@ def classify(entry: Entry, variant: Variant, adapted: Adapted, verdict: sandbox.
     same_logic = _logic(adapted.source) == _logic(entry.program)
     if not entry.parametric and same_logic:
         return "constant-baked-in"
-    wrong = any(name in variant.values and value != variant.values[name] for name, value in adapted.values.items())
+    wrong = any(
+        name in variant.values and value != variant.values[name]
+        for name, value in adapted.values.items()
+    )
     if wrong or not same_logic:
         return "constant-replaced-wrongly"
     if verdict.cause == "timeout":
@@ -192,9 +207,14 @@ def _logic(source: str) -> list[int | float]:
 
 
 def by_parametric(rows: Sequence[Row]) -> dict[str, Proportion]:
-    """Accuracy where the banked program was parametric, and where numbers of the problem stand in its logic."""
+    """Accuracy where the banked program was parametric, and where numbers of the problem stand in
+    its logic.
+    """
     split: dict[str, list[Row]] = {"parametric": [], "baked-in": []}
     for row in rows:
         if "parametric" in row.detail:
             split["parametric" if row.detail["parametric"] else "baked-in"].append(row)
-    return {name: Proportion.of(sum(r.grade == "right" for r in part), len(part)) for name, part in split.items()}
+    return {
+        name: Proportion.of(sum(r.grade == "right" for r in part), len(part))
+        for name, part in split.items()
+    }

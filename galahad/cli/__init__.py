@@ -1,6 +1,8 @@
-"""The `galahad` command. Each module of this package holds one group of verbs and only parses, calls and renders.
+"""The `galahad` command. Each module of this package holds one group of verbs and only parses,
+calls and renders.
 
-Nothing here imports llama_cpp, numpy, scipy or sympy at module level: `galahad --help` must stay quick.
+Nothing here imports llama_cpp, numpy, scipy or sympy at module level: `galahad --help` must stay
+quick.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`galahad bank add|list|show|check|lint|route|rm`: what the bank holds, how it got in, and whether it still holds."""
+"""`galahad bank add|list|show|check|lint|route|rm`: what the bank holds, how it got in, and whether
+it still holds.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from galahad.solve.log import Run
 
 commands = typer.Typer(
-    help="Verified solutions as KV blocks: add, list, show, check, lint, route, rm.", no_args_is_help=True
+    help="Verified solutions as KV blocks: add, list, show, check, lint, route, rm.",
+    no_args_is_help=True,
 )
 
 
@@ -32,19 +35,31 @@ commands = typer.Typer(
 def add(
     source: Annotated[
         Path,
-        typer.Argument(metavar="RUN|PROBLEMS", help="A run of solve, or a problem file or folder.", show_default=False),
+        typer.Argument(
+            metavar="RUN|PROBLEMS",
+            help="A run of solve, or a problem file or folder.",
+            show_default=False,
+        ),
     ],
     bank: BankPath,
     problems_file: Annotated[
-        Path | None, typer.Option("--problems", help="With RUN: the problem file it was made of.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--problems", help="With RUN: the problem file it was made of.", show_default=False
+        ),
     ] = None,
     ids: Ids = None,
     program: Annotated[
-        str | None, typer.Option("--program", help="A Python file for the one problem; - is stdin.", show_default=False)
+        str | None,
+        typer.Option(
+            "--program", help="A Python file for the one problem; - is stdin.", show_default=False
+        ),
     ] = None,
     answer: Annotated[
         int | None,
-        typer.Option("--answer", help="What the program must print; the problem's gold.", show_default=False),
+        typer.Option(
+            "--answer", help="What the program must print; the problem's gold.", show_default=False
+        ),
     ] = None,
     programs: Annotated[
         Path | None,
@@ -55,17 +70,29 @@ def add(
         ),
     ] = None,
     from_runs: Annotated[
-        list[Path] | None, typer.Option("--from", help="Take programs from this run, too; can be repeated.")
+        list[Path] | None,
+        typer.Option("--from", help="Take programs from this run, too; can be repeated."),
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option("--run", help="The run that tells what the model solves by itself.", show_default=False),
+        typer.Option(
+            "--run", help="The run that tells what the model solves by itself.", show_default=False
+        ),
     ] = None,
     measure: Annotated[
-        int, typer.Option("--measure", help="Without a run: ask the model once, with at most so many tokens.", min=0)
+        int,
+        typer.Option(
+            "--measure",
+            help="Without a run: ask the model once, with at most so many tokens.",
+            min=0,
+        ),
     ] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Also what the model solves, or was not measured on.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Take the place of another solution of that id.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also what the model solves, or was not measured on.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take the place of another solution of that id.")
+    ] = False,
     model: Model = None,
     threads: Threads = None,
     gpu_layers: GpuLayers = 0,
@@ -74,15 +101,17 @@ def add(
 ) -> None:
     """Verify programs in the sandbox and bank them, one KV block for each problem.
 
-    Example: galahad bank add runs/first --problems aime.jsonl --bank banks/aime --model qwen2.5-coder-1.5b
+    Example: galahad bank add runs/first --problems aime.jsonl --bank banks/aime --model
+    qwen2.5-coder-1.5b
 
-    Only a program that printed the answer in the sandbox enters, and only for a problem that this model was measured to
-    fail or to be uncertain about: by a run of it (RUN or --run), or by --measure. Programs come from --program, from
-    RUN and --from (more samples, or a stronger model by URL), else from --programs. The same again with another
-    --model adds that model's blocks.
+    Only a program that printed the answer in the sandbox enters, and only for a problem that this
+    model was measured to
+    fail or to be uncertain about: by a run of it (RUN or --run), or by --measure. Programs come
+    from --program, from RUN and --from (more samples, or a stronger model by URL), else from
+    --programs. The same again with another --model adds that model's blocks.
 
-    Exit codes: 0 all are in, or not needed, 4 some are not, 2 usage, 11-13 library, 30-34 engine or model, 40 problem
-    file, 41 the one problem was refused, 42 no sandbox, 43 run.
+    Exit codes: 0 all are in, or not needed, 4 some are not, 2 usage, 11-13 library, 30-34 engine or
+    model, 40 problem file, 41 the one problem was refused, 42 no sandbox, 43 run.
     """
     from galahad.bank.bank import Bank
     from galahad.problems import problem as problems
@@ -90,7 +119,9 @@ def add(
 
     is_run = (source / runlog.LOG).is_file()
     if is_run and problems_file is None:
-        raise UsageError("a run holds no texts", hint="--problems FILE, the problem file it was made of")
+        raise UsageError(
+            "a run holds no texts", hint="--problems FILE, the problem file it was made of"
+        )
     suite = problems.load(problems_file if is_run and problems_file is not None else source)
     runs = [runlog.read(path) for path in ([source] if is_run else []) + ([run] if run else [])]
     others = [runlog.read(path) for path in from_runs or ()]
@@ -98,10 +129,17 @@ def add(
     if is_run:
         wanted = [p for p in wanted if p.sha256 in runs[0].header["suite"]["problems"].values()]
     if (program is not None or answer is not None) and len(wanted) != 1:
-        raise UsageError("--program and --answer are for one problem", got=f"{len(wanted)} problems", hint="--id ID")
+        raise UsageError(
+            "--program and --answer are for one problem",
+            got=f"{len(wanted)} problems",
+            hint="--id ID",
+        )
     if answer is not None and answer != wanted[0].answer:
         raise UsageError(
-            "the answer is not the problem's gold", expected=wanted[0].answer, got=answer, where=wanted[0].id
+            "the answer is not the problem's gold",
+            expected=wanted[0].answer,
+            got=answer,
+            where=wanted[0].id,
         )
     propose = _proposals(source, program, programs, [*runs, *others])
     verify = _verifier(allow_weak)
@@ -115,7 +153,15 @@ def add(
             need = _need(problem, runs, reader, measure, needed=not force)
             lines.append(
                 _admit(
-                    store, problem, propose, need, reader, verify, force=force, replace=replace, alone=len(wanted) == 1
+                    store,
+                    problem,
+                    propose,
+                    need,
+                    reader,
+                    verify,
+                    force=force,
+                    replace=replace,
+                    alone=len(wanted) == 1,
                 )
             )
             advance(1)
@@ -139,7 +185,11 @@ def _proposals(
         given = sources.of_person(read_program(program), Path(program).name)
         return lambda _problem: given
     kept = solutions.read_all(programs)
-    made = templates.read_all(source) if source.is_dir() and not (source / "run.jsonl").exists() else ()
+    made = (
+        templates.read_all(source)
+        if source.is_dir() and not (source / "run.jsonl").exists()
+        else ()
+    )
 
     def propose(problem: Problem) -> Proposal | None:
         for run in runs:
@@ -156,7 +206,9 @@ def _verifier(allow_weak: bool) -> Callable[[str, int], Any]:
     return lambda program, answer: sandbox.verify(program, answer, allow_weak=allow_weak)
 
 
-def _need(problem: Problem, runs: Sequence[Run], reader: Reader, tokens: int, *, needed: bool) -> Need:
+def _need(
+    problem: Problem, runs: Sequence[Run], reader: Reader, tokens: int, *, needed: bool
+) -> Need:
     from galahad.bank import proposals as sources
     from galahad.bank.bank import Need
 
@@ -186,14 +238,22 @@ def _admit(
     from galahad.bank import bank
     from galahad.errors import BankError
 
-    line: dict[str, Any] = {"id": problem.id, "status": "banked", "n_tokens": None, "why": f"{need.solved}, {need.by}"}
+    line: dict[str, Any] = {
+        "id": problem.id,
+        "status": "banked",
+        "n_tokens": None,
+        "why": f"{need.solved}, {need.by}",
+    }
     if need.solved == "solved" and not force and not alone:
         return {**line, "status": "not needed"}
     try:
         bank.require_need(problem.id, need, force=force)
         proposal = propose(problem)
         if proposal is None:
-            raise BankError(f"no program for {problem.id}", hint="--program FILE, or --from RUN of a stronger model")
+            raise BankError(
+                f"no program for {problem.id}",
+                hint="--program FILE, or --from RUN of a stronger model",
+            )
         entry = bank.verified(problem, proposal.program, proposal.provenance, verify)
         entry = store.add(entry, reader, need, replace_existing=replace)
     except (BankError, UsageError) as error:
@@ -226,7 +286,11 @@ def list_(bank: BankPath, as_json: Json = False) -> None:
     if as_json:
         console.emit_json(
             "galahad.bank.list/1",
-            {"bank": str(bank), "entries": [_brief(entry) for entry in entries], "set_aside": list(set_aside)},
+            {
+                "bank": str(bank),
+                "entries": [_brief(entry) for entry in entries],
+                "set_aside": list(set_aside),
+            },
         )
         return
     rows = [
@@ -240,7 +304,11 @@ def list_(bank: BankPath, as_json: Json = False) -> None:
         )
         for entry in entries
     ]
-    console.out(console.table(["problem", "answer", "program", "source", "sandbox", "blocks (tokens)"], rows))
+    console.out(
+        console.table(
+            ["problem", "answer", "program", "source", "sandbox", "blocks (tokens)"], rows
+        )
+    )
     if set_aside:
         console.note(f"set aside by galahad rebuild: {', '.join(set_aside)} (quarantine/ says why)")
 
@@ -249,14 +317,20 @@ def _brief(entry: Entry) -> dict[str, Any]:
     """An entry without its texts."""
     from dataclasses import asdict
 
-    return {name: value for name, value in asdict(entry).items() if name not in ("problem", "program")}
+    return {
+        name: value for name, value in asdict(entry).items() if name not in ("problem", "program")
+    }
 
 
 @commands.command()
 def show(
-    id_: Annotated[str, typer.Argument(metavar="ID", help="A problem of the bank.", show_default=False)],
+    id_: Annotated[
+        str, typer.Argument(metavar="ID", help="A problem of the bank.", show_default=False)
+    ],
     bank: BankPath,
-    document: Annotated[bool, typer.Option("--document", help="Only the text that the block holds.")] = False,
+    document: Annotated[
+        bool, typer.Option("--document", help="Only the text that the block holds.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """A solution with its provenance: problem, program, answer, verdict, need, blocks.
@@ -279,14 +353,25 @@ def show(
         return
     console.out(entry.document())
     console.out()
-    for name in ("sha256", "program_sha256", "parametric", "verification", "provenance", "need", "blocks", "created"):
+    for name in (
+        "sha256",
+        "program_sha256",
+        "parametric",
+        "verification",
+        "provenance",
+        "need",
+        "blocks",
+        "created",
+    ):
         console.out(f"{name}: {console.json_line(getattr(entry, name))}")
 
 
 @commands.command()
 def check(
     bank: BankPath,
-    run_programs: Annotated[bool, typer.Option("--run/--no-run", help="Run the programs again.")] = True,
+    run_programs: Annotated[
+        bool, typer.Option("--run/--no-run", help="Run the programs again.")
+    ] = True,
     certify: Annotated[
         bool, typer.Option("--certify", help="Also recompute the certificates of --model's blocks.")
     ] = False,
@@ -300,7 +385,8 @@ def check(
 
     Example: galahad bank check --bank banks/aime --certify --model qwen2.5-coder-1.5b
 
-    Exit codes: 0 all as it must be, 3 something is not, 30-34 engine or model, 41 no bank there, 42 no sandbox.
+    Exit codes: 0 all as it must be, 3 something is not, 30-34 engine or model, 41 no bank there, 42
+    no sandbox.
     """
     from galahad.bank.bank import Bank
 
@@ -315,7 +401,11 @@ def check(
     if as_json:
         console.emit_json(
             "galahad.bank.check/1",
-            {"bank": str(bank), "n_entries": n_entries, "troubles": [trouble._asdict() for trouble in troubles]},
+            {
+                "bank": str(bank),
+                "n_entries": n_entries,
+                "troubles": [trouble._asdict() for trouble in troubles],
+            },
         )
     else:
         for trouble in troubles:
@@ -330,23 +420,31 @@ def lint(
     bank: BankPath,
     ids: Ids = None,
     rewrite: Annotated[
-        bool, typer.Option("--rewrite", help="Ask --model for a parametric form, and keep it if it verifies.")
+        bool,
+        typer.Option(
+            "--rewrite", help="Ask --model for a parametric form, and keep it if it verifies."
+        ),
     ] = False,
-    tokens: Annotated[int, typer.Option("--tokens", help="Output tokens of one rewrite, at most.", min=32)] = 900,
+    tokens: Annotated[
+        int, typer.Option("--tokens", help="Output tokens of one rewrite, at most.", min=32)
+    ] = 900,
     model: Model = None,
     threads: Threads = None,
     gpu_layers: GpuLayers = 0,
     allow_weak: AllowWeak = False,
     as_json: Json = False,
 ) -> None:
-    """Say which programs hold numbers of their problem inside the logic: those recall, but do not transfer.
+    """Say which programs hold numbers of their problem inside the logic: those recall, but do not
+    transfer.
 
     Example: galahad bank lint --bank banks/aime --rewrite --model qwen2.5-coder-1.5b
 
-    A rewrite takes the old program's place only if the sandbox verified the same answer and nothing is left in its
+    A rewrite takes the old program's place only if the sandbox verified the same answer and nothing
+    is left in its
     logic. Blocks of other models are then out of date: bank add computes them again.
 
-    Exit codes: 0 all are parametric (now), 3 some are not, 30-34 engine or model, 41 no bank there, 42 no sandbox.
+    Exit codes: 0 all are parametric (now), 3 some are not, 30-34 engine or model, 41 no bank there,
+    42 no sandbox.
     """
     from galahad.bank import rewrite as linting
     from galahad.bank.bank import Bank, Need
@@ -375,8 +473,12 @@ def lint(
                         "before": dict(entry.provenance),
                     }  # fmt: skip
                     again = store.rewritten(entry, made.program, provenance, verify)
-                    told = entry.need.get(reader.model_sha256, {"solved": "not-measured", "by": "rewrite"})
-                    store.add(again, reader, Need(told["solved"], told["by"]), replace_existing=True)  # type: ignore[arg-type]
+                    told = entry.need.get(
+                        reader.model_sha256, {"solved": "not-measured", "by": "rewrite"}
+                    )
+                    store.add(
+                        again, reader, Need(told["solved"], told["by"]), replace_existing=True
+                    )  # type: ignore[arg-type]
                     line |= {"parametric": True, "findings": []}
             lines.append(line)
     if as_json:
@@ -395,17 +497,22 @@ def lint(
 @commands.command()
 def route(
     file: Annotated[
-        Path, typer.Argument(metavar="PROBLEMS", help="Problems or variants that the bank holds.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="PROBLEMS", help="Problems or variants that the bank holds.", show_default=False
+        ),
     ],
     bank: BankPath,
     outside: Annotated[
-        Path | None, typer.Option("--outside", help="Queries without an entry, one a line.", show_default=False)
+        Path | None,
+        typer.Option("--outside", help="Queries without an entry, one a line.", show_default=False),
     ] = None,
     ids: Ids = None,
     threshold: Threshold = None,
     as_json: Json = False,
 ) -> None:
-    """Measure the router: how often the right entry is found, and how often it abstains where there is none.
+    """Measure the router: how often the right entry is found, and how often it abstains where there
+    is none.
 
     Example: galahad bank route aime.jsonl --bank banks/aime --outside queries.txt
 
@@ -423,21 +530,27 @@ def route(
     if outside is not None:
         queries += routing.of_lines(outside)
     with Bank(bank) as store:
-        figures = routing.measure(store, queries, threshold if threshold is not None else router.THRESHOLD)
+        figures = routing.measure(
+            store, queries, threshold if threshold is not None else router.THRESHOLD
+        )
     if as_json:
         console.emit_json("galahad.bank.route/1", {"bank": str(bank), **figures.as_dict()})
     else:
         console.out(f"in the bank: {figures.inside}")
         console.out(f"outside, abstained: {figures.outside}")
         for one in figures.confusions:
-            console.out(f"  {one.query}: expected {one.expected or 'none'}, got {one.got or 'none'} ({one.reason})")
+            console.out(
+                f"  {one.query}: expected {one.expected or 'none'}, got {one.got or 'none'} ({one.reason})"
+            )
     if figures.confusions:
         raise typer.Exit(EXIT_NO)
 
 
 @commands.command()
 def rm(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Problems of the bank.", show_default=False)],
+    ids: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="Problems of the bank.", show_default=False)
+    ],
     bank: BankPath,
     yes: Yes = False,
     as_json: Json = False,
@@ -455,7 +568,9 @@ def rm(
         if unknown:
             from galahad.errors import BankError
 
-            raise BankError(f"no such entry: {', '.join(sorted(unknown))}", where=bank, hint="galahad bank list")
+            raise BankError(
+                f"no such entry: {', '.join(sorted(unknown))}", where=bank, hint="galahad bank list"
+            )
         if not confirm(f"Remove {', '.join(ids)} with all blocks?", yes):
             raise UsageError("not confirmed: nothing was removed")
         removed = {id_: store.remove(id_) for id_ in dict.fromkeys(ids)}

@@ -16,11 +16,17 @@ if TYPE_CHECKING:
     from galahad.problems.problem import Difference, Examination, Repair, Suite
 
 commands = typer.Typer(
-    help="Problem files: check them, import them, show what is in them.", no_args_is_help=True, rich_markup_mode=None
+    help="Problem files: check them, import them, show what is in them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 _File = Annotated[
-    Path, typer.Argument(metavar="FILE", help="JSON, JSON Lines, CSV, Parquet or Arrow, told by content; `-` is stdin.")
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="JSON, JSON Lines, CSV, Parquet or Arrow, told by content; `-` is stdin.",
+    ),
 ]
 
 
@@ -28,29 +34,40 @@ _File = Annotated[
 def check(
     file: _File,
     against: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A clean copy: report changed numbers, words and answers.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A clean copy: report changed numbers, words and answers."
+        ),
     ] = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="Mend what is certain, into the file that --out names.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where --repair writes; never FILE itself.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where --repair writes; never FILE itself.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Name every fault of a problem file, by row.
 
     Example: galahad data check aime25.jsonl --against clean.jsonl
 
-    An error keeps `solve` from using the file, a warning does not. Nothing is changed without --repair, which writes
-    another file and says what it did; rows that cannot be mended are left out of it.
+    An error keeps `solve` from using the file, a warning does not. Nothing is changed without
+    --repair, which writes another file and says what it did; rows that cannot be mended are left
+    out of it.
 
-    Exit codes: 0 clean (or all repaired), 3 faults found, 4 repaired in part, 40 not a problem file.
+    Exit codes: 0 clean (or all repaired), 3 faults found, 4 repaired in part, 40 not a problem
+    file.
     """
     from galahad.problems import problem as problems
 
     if repair != (out is not None):
-        raise UsageError("--repair and --out go together", hint="galahad data check FILE --repair --out NEW")
+        raise UsageError(
+            "--repair and --out go together", hint="galahad data check FILE --repair --out NEW"
+        )
     if out is not None and out.resolve() == file.resolve():
-        raise UsageError("--out is the file itself", hint="name another file: the original is evidence")
+        raise UsageError(
+            "--out is the file itself", hint="name another file: the original is evidence"
+        )
     found = problems.examine(file)
     differences = problems.compare(found, problems.load(against)) if against is not None else []
     mended = problems.repair(found) if repair else None
@@ -69,7 +86,9 @@ def check(
         raise typer.Exit(EXIT_NO)
 
 
-def _emit(found: Examination, differences: list[Difference], mended: Repair | None, out: Path | None) -> None:
+def _emit(
+    found: Examination, differences: list[Difference], mended: Repair | None, out: Path | None
+) -> None:
     from dataclasses import asdict
 
     fields: dict[str, object] = {
@@ -119,21 +138,26 @@ def _print_repair(found: Examination, mended: Repair, out: Path) -> None:
     for line in mended.done:
         console.out(f"repaired: {line}")
     for fault in mended.left:
-        console.out(f"left: {f'row {fault.row} ({fault.id})' if fault.row else 'file'}: {fault.kind}, {fault.detail}")
+        console.out(
+            f"left: {f'row {fault.row} ({fault.id})' if fault.row else 'file'}: {fault.kind}, {fault.detail}"
+        )
     console.note(f"{out}: {len(mended.problems)} of {len(found.candidates)} rows written")
 
 
 @commands.command("import")
 def import_(
     file: _File,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write; by default stdout.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write; by default stdout.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a problem file as our own JSON Lines: id, problem, answer, sha256.
 
     Example: galahad data import test.parquet --out aime25.jsonl
 
-    FILE may also be a folder of problem templates. A file with errors is refused; solutions are never carried over.
+    FILE may also be a folder of problem templates. A file with errors is refused; solutions are
+    never carried over.
 
     Exit codes: 0 written, 2 --json without --out, 40 not a problem file, or one with errors.
     """
@@ -151,7 +175,9 @@ def import_(
     if as_json:
         fields = {"file": suite.name, "form": suite.form, "sha256": suite.sha256, "out": str(out)}
         console.emit_json("galahad.data.import/1", {**fields, "rows": len(suite.problems)})
-    console.note(f"{out}: {console.count(len(suite.problems), 'problem')} from {suite.name} ({suite.form})")
+    console.note(
+        f"{out}: {console.count(len(suite.problems), 'problem')} from {suite.name} ({suite.form})"
+    )
 
 
 def _warn(suite: Suite) -> None:
@@ -165,7 +191,8 @@ def _warn(suite: Suite) -> None:
 def show(
     file: _File,
     ids: Annotated[
-        list[str] | None, typer.Option("--id", metavar="ID", help="Only this problem, in full; repeatable.")
+        list[str] | None,
+        typer.Option("--id", metavar="ID", help="Only this problem, in full; repeatable."),
     ] = None,
     gold: Annotated[bool, typer.Option("--gold", help="Show the answers too.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many problems.")] = 1000,
@@ -182,8 +209,16 @@ def show(
     suite = problems.load(file)
     shown = chosen(suite.problems, ids, file)[: None if ids else limit]
     if as_json:
-        records = [{k: v for k, v in problem.as_dict().items() if gold or k != "answer"} for problem in shown]
-        fields = {"file": suite.name, "form": suite.form, "sha256": suite.sha256, "rows": len(suite.problems)}
+        records = [
+            {k: v for k, v in problem.as_dict().items() if gold or k != "answer"}
+            for problem in shown
+        ]
+        fields = {
+            "file": suite.name,
+            "form": suite.form,
+            "sha256": suite.sha256,
+            "rows": len(suite.problems),
+        }
         console.emit_json("galahad.data.show/1", {**fields, "problems": records})
         return
     if ids:
@@ -192,7 +227,9 @@ def show(
             console.out(f"{problem.id} ({problem.sha256[:12]}{answer})\n{problem.problem}\n")
         return
     headers = ["id", "sha256", *(["answer"] if gold else []), "problem"]
-    rows = [[p.id, p.sha256[:12], *([p.answer] if gold else []), _beginning(p.problem)] for p in shown]
+    rows = [
+        [p.id, p.sha256[:12], *([p.answer] if gold else []), _beginning(p.problem)] for p in shown
+    ]
     console.out(console.table(headers, rows))
     n_problems, n_warnings = (
         console.count(len(suite.problems), "problem"),

@@ -26,20 +26,37 @@ commands = typer.Typer()
 @commands.command()
 def livebench(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="question.jsonl files of LiveBench.", show_default=False)
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="question.jsonl files of LiveBench.", show_default=False
+        ),
     ],
     library_before: Annotated[
-        str, typer.Option("--library-before", metavar="DATE", help="Questions released before are the library.")
+        str,
+        typer.Option(
+            "--library-before", metavar="DATE", help="Questions released before are the library."
+        ),
     ],
-    sample: Annotated[int, typer.Option("--sample", help="Questions of each task and kind, at most.", min=1)] = 10,
-    examples: Annotated[int, typer.Option("--examples", help="Worked examples in a task's block.", min=1)] = 4,
-    tokens: Annotated[int, typer.Option("--tokens", help="Output tokens of one answer, at most.", min=1)] = 512,
+    sample: Annotated[
+        int, typer.Option("--sample", help="Questions of each task and kind, at most.", min=1)
+    ] = 10,
+    examples: Annotated[
+        int, typer.Option("--examples", help="Worked examples in a task's block.", min=1)
+    ] = 4,
+    tokens: Annotated[
+        int, typer.Option("--tokens", help="Output tokens of one answer, at most.", min=1)
+    ] = 512,
     seed: Annotated[int, typer.Option("--seed", help="Of the sample.", min=0)] = 0,
-    split_only: Annotated[bool, typer.Option("--split-only", help="Say how the files split; ask nothing.")] = False,
+    split_only: Annotated[
+        bool, typer.Option("--split-only", help="Say how the files split; ask nothing.")
+    ] = False,
     max_seconds: Annotated[
         float | None,
         typer.Option(
-            "--max-seconds", min=0, help="Ask nothing more after that long; --out goes on there.", show_default=False
+            "--max-seconds",
+            min=0,
+            help="Ask nothing more after that long; --out goes on there.",
+            show_default=False,
         ),
     ] = None,
     out: Annotated[
@@ -58,17 +75,19 @@ def livebench(
 ) -> None:
     """Ask newer questions behind a block of older ones, and without it.
 
-    Example: galahad livebench zebra_puzzle.jsonl --library-before 2024-11-25 --sample 10 --out lb.json
+    Example: galahad livebench zebra_puzzle.jsonl --library-before 2024-11-25 --sample 10 --out
+    lb.json
 
-    Transfer is the score on newer questions, replay that on the library's own, examples included; each with and without
-    the block, greedy. "right" is graded by the form that the task's prompt asks for, "score" as LiveBench's own scorer
-    does, which accepts more. No id, text or template is on both sides. Tasks: math_comp, zebra_puzzle, web_of_lies_v2.
-    --out is written after every question, and the same command asks none again; it holds ids, grades, tokens and
-    hashes, and no text of a question or an answer.
+    Transfer is the score on newer questions, replay that on the library's own, examples included;
+    each with and without the block, greedy. "right" is graded by the form that the task's prompt
+    asks for, "score" as LiveBench's own scorer
+    does, which accepts more. No id, text or template is on both sides. Tasks: math_comp,
+    zebra_puzzle, web_of_lies_v2. --out is written after every question, and the same command asks
+    none again; it holds ids, grades, tokens and hashes, and no text of a question or an answer.
 
-    Exit codes: 0 done, 2 not a date, one with no question before it, or --out of other settings, 4 --max-seconds came
-    first, or no newer question was left to test; 13 not written, 31 no such model, 33 a question that does not fit, 40
-    not a question file, or --out is no result.
+    Exit codes: 0 done, 2 not a date, one with no question before it, or --out of other settings, 4
+    --max-seconds came first, or no newer question was left to test; 13 not written, 31 no such
+    model, 33 a question that does not fit, 40 not a question file, or --out is no result.
     """
     from galahad.livebench import run as bench
     from taliesin.host.durable import require_output
@@ -79,14 +98,22 @@ def livebench(
     parts = bench.split(questions, library_before)
     if not parts.library and not split_only:
         first = min(question.released for question in questions)
-        raise UsageError("no question is released before that date", expected=f"after {first}", got=library_before)
+        raise UsageError(
+            "no question is released before that date",
+            expected=f"after {first}",
+            got=library_before,
+        )
     chosen = bench.sample(parts.library, examples, seed)
     known = {question.task for question in chosen}
     plan = {
         "transfer": [q for q in bench.sample(parts.test, sample, seed) if q.task in known],
         "replay": bench.sample(parts.library, sample, seed),
     }
-    split = {"n_library": len(parts.library), "n_test": len(parts.test), "n_left_out": len(parts.left_out)}
+    split = {
+        "n_library": len(parts.library),
+        "n_test": len(parts.test),
+        "n_left_out": len(parts.left_out),
+    }
     settings = {
         "library_before": library_before,
         **split,
@@ -107,11 +134,15 @@ def livebench(
             stack.callback(reader.close)
             fields = _asked(plan, chosen, reader, settings, out, max_seconds)
     if as_json:
-        console.emit_json(bench.SCHEMA, {name: value for name, value in fields.items() if name != "schema"})
+        console.emit_json(
+            bench.SCHEMA, {name: value for name, value in fields.items() if name != "schema"}
+        )
     elif not split_only:
         console.out(_table(fields))
     if not parts.test:
-        console.note("no newer question is left to test: another date, or files with newer releases")
+        console.note(
+            "no newer question is left to test: another date, or files with newer releases"
+        )
     if not parts.test or not fields.get("complete", True):
         raise typer.Exit(EXIT_PARTIAL)
 
@@ -133,7 +164,9 @@ def _asked(
     answers = bench.resume(out, settings, plan) if out is not None else {kind: [] for kind in plan}
     n_planned = sum(map(len, plan.values()))
     planned = {kind: {question.id for question in questions} for kind, questions in plan.items()}
-    answers = {kind: [one for one in own if one.id in planned[kind]] for kind, own in answers.items()}
+    answers = {
+        kind: [one for one in own if one.id in planned[kind]] for kind, own in answers.items()
+    }
 
     def asked() -> dict[str, Any]:
         found = bench.result(settings, answers, n_planned)
@@ -167,7 +200,17 @@ def _table(fields: dict[str, Any]) -> str:
          f"{score['without']['mean_score']:.1%}", score["without"]["cut"], f"{score['paired']['p']:.3g}")
         for kind in ("transfer", "replay") for task, score in fields[kind].items()
     ]  # fmt: skip
-    headers = ["kind", "task", "right (Wilson 95 %)", "score", "cut", "without", "score", "cut", "McNemar p"]
+    headers = [
+        "kind",
+        "task",
+        "right (Wilson 95 %)",
+        "score",
+        "cut",
+        "without",
+        "score",
+        "cut",
+        "McNemar p",
+    ]
     return console.table(headers, rows)
 
 

@@ -19,15 +19,23 @@ if TYPE_CHECKING:
     from galahad.answerer.reader import GraftReader
     from galahad.problems.problem import Problem
 
-BankPath = Annotated[Path, typer.Option("--bank", "-b", metavar="BANK", help="Folder of the bank.", show_default=False)]
+BankPath = Annotated[
+    Path,
+    typer.Option("--bank", "-b", metavar="BANK", help="Folder of the bank.", show_default=False),
+]
 Ids = Annotated[list[str] | None, typer.Option("--id", help="Only this problem; can be repeated.")]
 AllowWeak = Annotated[
-    bool, typer.Option("--allow-weak", help="Run programs even where only resource limits hold them back.")
+    bool,
+    typer.Option(
+        "--allow-weak", help="Run programs even where only resource limits hold them back."
+    ),
 ]
 Threshold = Annotated[
     float | None,
     typer.Option(
-        "--threshold", help="Least coverage of a route, 0..1; the router's own if not given.", show_default=False
+        "--threshold",
+        help="Least coverage of a route, 0..1; the router's own if not given.",
+        show_default=False,
     ),
 ]
 
@@ -48,5 +56,9 @@ def chosen(problems: Sequence[Problem], ids: Sequence[str] | None, where: object
     """
     known = {problem.id: problem for problem in problems}
     if unknown := [one for one in ids or () if one not in known]:
-        raise UsageError(f"no problem {', '.join(unknown)}", where=where, hint="galahad data show FILE lists the ids")
+        raise UsageError(
+            f"no problem {', '.join(unknown)}",
+            where=where,
+            hint="galahad data show FILE lists the ids",
+        )
     return [known[one] for one in dict.fromkeys(ids)] if ids else list(problems)

@@ -1,4 +1,6 @@
-"""`galahad prereg lock|run|check`: say what is expected before a run, and prove afterwards that it was said."""
+"""`galahad prereg lock|run|check`: say what is expected before a run, and prove afterwards that it
+was said.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +22,32 @@ commands = typer.Typer(
     rich_markup_mode=None,
 )
 
-_Lock = Annotated[Path, typer.Argument(metavar="LOCK", help="A file that `lock` wrote.", show_default=False)]
+_Lock = Annotated[
+    Path, typer.Argument(metavar="LOCK", help="A file that `lock` wrote.", show_default=False)
+]
 
 
 @commands.command()
 def lock(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A YAML file (docs/prereg.md).", show_default=False)],
-    commit: Annotated[bool, typer.Option("--commit", help="Commit plan and lock to the git repository here.")] = False,
-    tag: Annotated[str | None, typer.Option("--tag", help="With --commit: tag the commit.", show_default=False)] = None,
+    plan: Annotated[
+        Path,
+        typer.Argument(metavar="PLAN", help="A YAML file (docs/prereg.md).", show_default=False),
+    ],
+    commit: Annotated[
+        bool, typer.Option("--commit", help="Commit plan and lock to the git repository here.")
+    ] = False,
+    tag: Annotated[
+        str | None, typer.Option("--tag", help="With --commit: tag the commit.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Hash everything that the plan names, and write it to PLAN.lock.json. Its own SHA-256 is printed: publish it.
+    """Hash everything that the plan names, and write it to PLAN.lock.json. Its own SHA-256 is
+    printed: publish it.
 
     Example: galahad prereg lock plan.yaml --commit --tag prereg-1
 
-    Exit codes: 0 locked, 2 not a plan, or it is locked already, 13 not written, 31 a model is missing, 44 an input is
-    missing, an output is there already, or git refused.
+    Exit codes: 0 locked, 2 not a plan, or it is locked already, 13 not written, 31 a model is
+    missing, 44 an input is missing, an output is there already, or git refused.
     """
     if tag and not commit:
         raise UsageError("--tag needs --commit")
@@ -52,14 +64,16 @@ def lock(
 
 @commands.command()
 def run(lock: _Lock, as_json: Json = False) -> None:
-    """Run the commands of a locked plan; refuse to start where anything differs; hash the outputs at the end.
+    """Run the commands of a locked plan; refuse to start where anything differs; hash the outputs
+    at the end.
 
     Example: galahad prereg run plan.lock.json
 
-    What the commands print goes to stderr. The outputs' hashes and the verdicts are written to PLAN.record.json.
+    What the commands print goes to stderr. The outputs' hashes and the verdicts are written to
+    PLAN.record.json.
 
-    Exit codes: 0 every prediction held, 3 one failed or could not be measured, 13 not written, 31 a model is missing,
-    44 something is not as it was registered, or the plan was run before.
+    Exit codes: 0 every prediction held, 3 one failed or could not be measured, 13 not written, 31 a
+    model is missing, 44 something is not as it was registered, or the plan was run before.
     """
     from galahad.evidence import prereg
 
@@ -70,16 +84,18 @@ def run(lock: _Lock, as_json: Json = False) -> None:
 def check(
     lock: _Lock,
     published: Annotated[
-        str | None, typer.Option("--sha256", help="The lock's hash as it was published.", show_default=False)
+        str | None,
+        typer.Option("--sha256", help="The lock's hash as it was published.", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check the chain from the lock to the outputs and the verdicts. Needs no model and runs nothing.
+    """Check the chain from the lock to the outputs and the verdicts. Needs no model and runs
+    nothing.
 
     Example: galahad prereg check plan.lock.json --sha256 4f2a...
 
-    Exit codes: 0 intact, and every prediction held or nothing was run yet, 3 intact and a prediction failed, 44 a link
-    of the chain is broken.
+    Exit codes: 0 intact, and every prediction held or nothing was run yet, 3 intact and a
+    prediction failed, 44 a link of the chain is broken.
     """
     from galahad.evidence import prereg
 
@@ -102,7 +118,9 @@ def _finish(found: Checked, as_json: bool, schema: str) -> None:
         console.out(f"lock {found.lock_sha256}")
         for item in found.items:
             detail = (
-                "" if item.state == "same" else f" (registered {item.expected[:16]}, here {item.got[:16] or 'none'})"
+                ""
+                if item.state == "same"
+                else f" (registered {item.expected[:16]}, here {item.got[:16] or 'none'})"
             )
             console.out(f"{item.state:<13}{_line(item.what)}{detail}")
         for verdict in found.verdicts:
@@ -113,7 +131,9 @@ def _finish(found: Checked, as_json: bool, schema: str) -> None:
             console.note("not run yet")
     if not found.intact:
         broken = [item.what for item in found.items if item.state in ("differs", "missing")]
-        raise PreregError("the chain is broken", got=", ".join(broken), hint="the lines above say where")
+        raise PreregError(
+            "the chain is broken", got=", ".join(broken), hint="the lines above say where"
+        )
     if prereg.failed(found.verdicts):
         raise typer.Exit(EXIT_NO)
 

@@ -34,20 +34,22 @@ def rebuild(
     allow_weak: AllowWeak = False,
     as_json: Json = False,
 ) -> None:
-    """Run every program of a bank again, prove every block anew, and compute those again that do not hold.
+    """Run every program of a bank again, prove every block anew, and compute those again that do
+    not hold.
 
     Example: galahad rebuild --bank banks/aime --max-seconds 3600
 
-    The program verified longest ago comes first, then the block whose proof is oldest. An entry whose program no longer
-    gives its answer is set aside in quarantine/, with the reason; moved back into entries/ it is in the bank again. A
-    block that this engine would not have computed is prefilled again from its token ids, proved from disk, and only
-    then put in the old one's place; one that is missing is computed from its entry. A kill at any moment loses nothing.
-    A program is not run in a weaker sandbox than verified it, unless --allow-weak. --model names the file of a model
-    that is not in the catalogue. Prints one line, and a line on stderr for whatever is wrong.
+    The program verified longest ago comes first, then the block whose proof is oldest. An entry
+    whose program no longer gives its answer is set aside in quarantine/, with the reason; moved
+    back into entries/ it is in the bank again. A block that this engine would not have computed is
+    prefilled again from its token ids, proved from disk, and only then put in the old one's place;
+    one that is missing is computed from its entry. A kill at any moment loses nothing. A program is
+    not run in a weaker sandbox than verified it, unless --allow-weak. --model names the file of a
+    model that is not in the catalogue. Prints one line, and a line on stderr for whatever is wrong.
 
-    Exit codes: 0 everything holds, 3 an entry was set aside or a block failed (its old generation is in place), 4 time
-    was up, or something was left because it could not be judged here; 11 another rebuild is at work, 13 no space, 30-34
-    engine or model, 41 no bank there, 42 no sandbox.
+    Exit codes: 0 everything holds, 3 an entry was set aside or a block failed (its old generation
+    is in place), 4 time was up, or something was left because it could not be judged here; 11
+    another rebuild is at work, 13 no space, 30-34 engine or model, 41 no bank there, 42 no sandbox.
     """
     from functools import partial
 
@@ -67,11 +69,16 @@ def rebuild(
                 if outcome.status in ("left", "failed"):
                     console.warn(f"{', '.join(outcome.names)}: {outcome.status}: {outcome.reason}")
 
-            worker = Rebuilder(store, partial(open_reader, threads=None, gpu_layers=0), model, allow_weak)
+            worker = Rebuilder(
+                store, partial(open_reader, threads=None, gpu_layers=0), model, allow_weak
+            )
             report = worker.run(max_seconds, on_entry, on_block)
         set_aside = store.set_aside_ids()
     if as_json:
-        console.emit_json("galahad.rebuild/1", {"bank": str(bank), "set_aside": list(set_aside), **report.as_dict()})
+        console.emit_json(
+            "galahad.rebuild/1",
+            {"bank": str(bank), "set_aside": list(set_aside), **report.as_dict()},
+        )
     else:
         console.out(summary(report, len(set_aside)))
     if not report.sound:

@@ -1,4 +1,6 @@
-"""`galahad recall|transfer|isomorph|cost`: answers from the bank, other numbers, and what each way costs."""
+"""`galahad recall|transfer|isomorph|cost`: answers from the bank, other numbers, and what each way
+costs.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 _OutFile = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="Keep the rows here, for cost.", show_default=False)
+    Path | None,
+    typer.Option("--out", metavar="FILE", help="Keep the rows here, for cost.", show_default=False),
 ]
 
 
@@ -40,24 +43,39 @@ class Adapt(StrEnum):
 
 @commands.command()
 def recall(
-    file: Annotated[Path, typer.Argument(metavar="PROBLEMS", help="A problem file.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(metavar="PROBLEMS", help="A problem file.", show_default=False)
+    ],
     bank: Annotated[
-        Path | None, typer.Option("--bank", "-b", metavar="BANK", help="Folder of the bank.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--bank", "-b", metavar="BANK", help="Folder of the bank.", show_default=False
+        ),
     ] = None,
     ids: Ids = None,
-    merged: Annotated[bool, typer.Option("--merged", help="Ablation: all entries in one prefix.")] = False,
+    merged: Annotated[
+        bool, typer.Option("--merged", help="Ablation: all entries in one prefix.")
+    ] = False,
     quote: Annotated[
         bool, typer.Option("--quote", help="Repeat the problem in the question, as --merged does.")
     ] = False,
-    no_bank: Annotated[bool, typer.Option("--no-bank", help="Control: ask without any block.")] = False,
+    no_bank: Annotated[
+        bool, typer.Option("--no-bank", help="Control: ask without any block.")
+    ] = False,
     best_of: Annotated[
-        int, typer.Option("--best-of", help="With --no-bank: so many sampled chains of thought.", min=0)
+        int,
+        typer.Option("--best-of", help="With --no-bank: so many sampled chains of thought.", min=0),
     ] = 0,
     card: Annotated[
-        Path | None, typer.Option("--card", help="With --no-bank: a method card to follow.", show_default=False)
+        Path | None,
+        typer.Option("--card", help="With --no-bank: a method card to follow.", show_default=False),
     ] = None,
-    tokens: Annotated[int, typer.Option("--tokens", help="Output tokens of one free answer, at most.", min=1)] = 512,
-    temperature: Annotated[float, typer.Option("--temperature", help="Of --best-of.", min=0.0)] = 0.7,
+    tokens: Annotated[
+        int, typer.Option("--tokens", help="Output tokens of one free answer, at most.", min=1)
+    ] = 512,
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="Of --best-of.", min=0.0)
+    ] = 0.7,
     seed: Annotated[int, typer.Option("--seed", help="Of --best-of.", min=0)] = 0,
     threshold: Threshold = None,
     out: _OutFile = None,
@@ -66,20 +84,25 @@ def recall(
     gpu_layers: GpuLayers = 0,
     as_json: Json = False,
 ) -> None:
-    """Route each problem to its block or to none, graft it, and read the answer back under a grammar.
+    """Route each problem to its block or to none, graft it, and read the answer back under a
+    grammar.
 
-    Example: galahad recall aime.jsonl --bank banks/aime --model qwen2.5-coder-1.5b --out recall.json
+    Example: galahad recall aime.jsonl --bank banks/aime --model qwen2.5-coder-1.5b --out
+    recall.json
 
-    What is compared with it: --merged (one prefix for all), --no-bank (the answer at once, same grammar), --no-bank
-    --best-of 5 (sampled chains of thought, the majority answers), --no-bank --card FILE (a method card, prescribed).
-    Recall reads what is in the block; transfer measures generalisation.
+    What is compared with it: --merged (one prefix for all), --no-bank (the answer at once, same
+    grammar), --no-bank --best-of 5 (sampled chains of thought, the majority answers), --no-bank
+    --card FILE (a method card, prescribed). Recall reads what is in the block; transfer measures
+    generalisation.
 
-    Exit codes: 0 done, right or wrong, 2 contradicting options, 10-13 library, 22-23 a block that does not fit, 30-34
-    engine or model, 40 problem file, 41 no bank there, or no block of this model.
+    Exit codes: 0 done, right or wrong, 2 contradicting options, 10-13 library, 22-23 a block that
+    does not fit, 30-34 engine or model, 40 problem file, 41 no bank there, or no block of this
+    model.
     """
     if (merged and no_bank) or ((best_of or card) and not no_bank) or (best_of and card):
         raise UsageError(
-            "options that contradict each other", expected="--merged, or --no-bank [--best-of K | --card FILE]"
+            "options that contradict each other",
+            expected="--merged, or --no-bank [--best-of K | --card FILE]",
         )
     if not no_bank and bank is None:
         raise UsageError("no bank given", hint="--bank BANK, or --no-bank")
@@ -125,14 +148,20 @@ def _arm(
     from galahad.solve.log import sha256_of
 
     if store is not None and merged:
-        settings |= {"max_tokens": recall.MAX_DIGIT_TOKENS, "grammar": recall.DIGITS, "opening": recall.OPENING}
+        settings |= {
+            "max_tokens": recall.MAX_DIGIT_TOKENS,
+            "grammar": recall.DIGITS,
+            "opening": recall.OPENING,
+        }
         return "merged", recall.merged(wanted, store, reader)
     if store is not None:
         settings |= {
             "max_tokens": recall.MAX_DIGIT_TOKENS, "grammar": recall.DIGITS, "opening": recall.OPENING,
             "threshold": threshold, "quote": quote, "entries": len(store.ids()),
         }  # fmt: skip
-        return "recall", recall.routed(wanted, store, reader, store.router(), threshold=threshold, quote=quote)
+        return "recall", recall.routed(
+            wanted, store, reader, store.router(), threshold=threshold, quote=quote
+        )
     if best_of:
         settings |= {"k": best_of, "max_tokens": tokens, "temperature": temperature, "seed": seed}
         return f"best-of-{best_of}", recall.best_of(
@@ -145,7 +174,9 @@ def _arm(
     return "direct", recall.direct(wanted, reader)
 
 
-def _follow(kind: str, reader: Reader, settings: dict[str, Any], rows: Iterable[Row], total: int) -> Arm:
+def _follow(
+    kind: str, reader: Reader, settings: dict[str, Any], rows: Iterable[Row], total: int
+) -> Arm:
     """Run an arm under the energy counter, with a line a problem."""
     from galahad.measure import energy
     from galahad.measure.arm import Arm
@@ -157,7 +188,9 @@ def _follow(kind: str, reader: Reader, settings: dict[str, Any], rows: Iterable[
             advance(1)
             if not console.stderr_is_terminal():
                 said = "no answer" if row.answer is None else f"{row.answer}, {row.grade}"
-                console.note(f"{len(done)}/{total} {row.id}: {said}, {row.n_out} tokens, {row.seconds:.1f} s")
+                console.note(
+                    f"{len(done)}/{total} {row.id}: {said}, {row.n_out} tokens, {row.seconds:.1f} s"
+                )
     return Arm.of(kind, reader.identity(), settings, done, meter.reading().as_dict())
 
 
@@ -186,19 +219,30 @@ def _print(arm: Arm, as_json: bool, schema: str) -> None:
         )
         for row in arm.rows
     ]
-    console.out(console.table(["problem", "block", "answer", "grade", "cause", "tokens", "seconds"], table))
-    console.note(f"{arm.kind}: right {arm.accuracy}; {arm.n_out} output tokens, {arm.seconds:.1f} s")
+    console.out(
+        console.table(["problem", "block", "answer", "grade", "cause", "tokens", "seconds"], table)
+    )
+    console.note(
+        f"{arm.kind}: right {arm.accuracy}; {arm.n_out} output tokens, {arm.seconds:.1f} s"
+    )
 
 
 @commands.command()
 def transfer(
-    file: Annotated[Path, typer.Argument(metavar="VARIANTS", help="A file of isomorph.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(metavar="VARIANTS", help="A file of isomorph.", show_default=False)
+    ],
     bank: BankPath,
     ids: Ids = None,
     adapt: Annotated[
-        Adapt, typer.Option("--adapt", help="arguments: one call under a grammar; program: all of it anew.")
+        Adapt,
+        typer.Option(
+            "--adapt", help="arguments: one call under a grammar; program: all of it anew."
+        ),
     ] = Adapt.AUTO,
-    tokens: Annotated[int, typer.Option("--tokens", help="Output tokens of one program, at most.", min=32)] = 900,
+    tokens: Annotated[
+        int, typer.Option("--tokens", help="Output tokens of one program, at most.", min=32)
+    ] = 900,
     threshold: Threshold = None,
     allow_weak: AllowWeak = False,
     out: _OutFile = None,
@@ -209,13 +253,15 @@ def transfer(
 ) -> None:
     """Let the model adapt banked programs to other numbers, run them, and grade what they print.
 
-    Example: galahad transfer variants.jsonl --bank banks/aime --model qwen2.5-coder-1.5b --out transfer.json
+    Example: galahad transfer variants.jsonl --bank banks/aime --model qwen2.5-coder-1.5b --out
+    transfer.json
 
-    --adapt auto takes arguments where the banked program has integer parameters. Each failure has one cause: no-block,
-    wrong-block, no-program, constant-baked-in, constant-replaced-wrongly, timeout, did-not-run, wrong-number.
+    --adapt auto takes arguments where the banked program has integer parameters. Each failure has
+    one cause: no-block, wrong-block, no-program, constant-baked-in, constant-replaced-wrongly,
+    timeout, did-not-run, wrong-number.
 
-    Exit codes: 0 done, right or wrong, 10-13 library, 22-23 a block that does not fit, 30-34 engine or model, 40 not a
-    variants file, 41 no bank there, or no block of this model, 42 no sandbox.
+    Exit codes: 0 done, right or wrong, 10-13 library, 22-23 a block that does not fit, 30-34 engine
+    or model, 40 not a variants file, 41 no bank there, or no block of this model, 42 no sandbox.
     """
     from galahad import sandbox
     from galahad.bank import transfer as transferring
@@ -228,7 +274,12 @@ def transfer(
     variants = tuple(one for one in variants if one.problem.id in keep)
     least = threshold if threshold is not None else router.THRESHOLD
     sandbox.run("", allow_weak=allow_weak)  # refused before the model is loaded
-    settings = {"adapt": adapt.value, "max_tokens": tokens, "threshold": least, "problems": len(variants)}
+    settings = {
+        "adapt": adapt.value,
+        "max_tokens": tokens,
+        "threshold": least,
+        "problems": len(variants),
+    }
     if out is not None:
         durable.require_output(out)  # now: an arm may take hours
     with ExitStack() as stack:
@@ -249,34 +300,50 @@ def transfer(
 @commands.command()
 def isomorph(
     file: Annotated[
-        Path, typer.Argument(metavar="PROBLEMS", help="A problem file, or a folder of templates.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="PROBLEMS", help="A problem file, or a folder of templates.", show_default=False
+        ),
     ],
     ids: Ids = None,
     count: Annotated[int, typer.Option("--count", help="Variants of each problem.", min=1)] = 1,
-    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same variants.", min=0)] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", help="The same seed gives the same variants.", min=0)
+    ] = 0,
     programs: Annotated[
         Path | None,
         typer.Option(
-            "--programs", help="Folder of programs by the hash of the text; ours if not given.", show_default=False
+            "--programs",
+            help="Folder of programs by the hash of the text; ours if not given.",
+            show_default=False,
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Write the variants here, for transfer.", show_default=False),
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Write the variants here, for transfer.",
+            show_default=False,
+        ),
     ] = None,
-    wall_seconds: Annotated[float, typer.Option("--timeout", help="Seconds of one program.")] = 10.0,
+    wall_seconds: Annotated[
+        float, typer.Option("--timeout", help="Seconds of one program.")
+    ] = 10.0,
     allow_weak: AllowWeak = False,
     as_json: Json = False,
 ) -> None:
-    """Make variants of problems: other numbers, each answer found by three programs that must agree.
+    """Make variants of problems: other numbers, each answer found by three programs that must
+    agree.
 
     Example: galahad isomorph aime.jsonl --id 2025-II-15 --seed 1 --out variants.jsonl
 
-    A draw whose programs disagree, or whose answer is not in 0..999, is rejected and said so. The numbers are the
-    problem's parameters: of the template, or of the program that is kept for the hash of its text.
+    A draw whose programs disagree, or whose answer is not in 0..999, is rejected and said so. The
+    numbers are the problem's parameters: of the template, or of the program that is kept for the
+    hash of its text.
 
-    Exit codes: 0 all have their variants, 4 some have fewer or none, 40 problem file, or no programs for a problem, 42
-    no sandbox.
+    Exit codes: 0 all have their variants, 4 some have fewer or none, 40 problem file, or no
+    programs for a problem, 42 no sandbox.
     """
     from galahad import sandbox
     from galahad.problems import variants as isomorphs
@@ -286,7 +353,10 @@ def isomorph(
     made, records = [], []
     for template, problem in _templates(file, ids, programs):
         drawn = isomorphs.draw(
-            template, seed, count, lambda source: sandbox.run(source, limits=limits, allow_weak=allow_weak)
+            template,
+            seed,
+            count,
+            lambda source: sandbox.run(source, limits=limits, allow_weak=allow_weak),
         )
         records.append(isomorphs.record(template, problem, seed, drawn))
         made += isomorphs.name(template, problem, seed, drawn)
@@ -310,7 +380,9 @@ def isomorph(
         raise typer.Exit(EXIT_PARTIAL)
 
 
-def _templates(file: Path, ids: Sequence[str] | None, programs: Path | None) -> list[tuple[Any, Problem]]:
+def _templates(
+    file: Path, ids: Sequence[str] | None, programs: Path | None
+) -> list[tuple[Any, Problem]]:
     """The problems with something to vary; those that were asked for by id must have it.
 
     Raises:
@@ -328,7 +400,11 @@ def _templates(file: Path, ids: Sequence[str] | None, programs: Path | None) -> 
     found = [(kept[p.sha256].bind(p.problem), p) for p in wanted if p.sha256 in kept]
     missing = [p.id for p in wanted if p.sha256 not in kept]
     if not found or (ids and missing):
-        raise SuiteError(f"no programs for {', '.join(missing[:5])}", where=file, hint="--programs DIR (docs/bank.md)")
+        raise SuiteError(
+            f"no programs for {', '.join(missing[:5])}",
+            where=file,
+            hint="--programs DIR (docs/bank.md)",
+        )
     return found
 
 
@@ -336,10 +412,15 @@ def _templates(file: Path, ids: Sequence[str] | None, programs: Path | None) -> 
 def cost(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="ARM...", help="Files of recall and transfer, or runs of solve.", show_default=False),
+        typer.Argument(
+            metavar="ARM...",
+            help="Files of recall and transfer, or runs of solve.",
+            show_default=False,
+        ),
     ],
     run: Annotated[
-        Path | None, typer.Option("--run", help="The base run, for the system score.", show_default=False)
+        Path | None,
+        typer.Option("--run", help="The base run, for the system score.", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -347,13 +428,14 @@ def cost(
 
     Example: galahad cost best-of-5.json recall.json merged.json transfer.json --run runs/first
 
-    A line is named by its file and model. "fewer" and "faster" say how many times less a problem costs than in the first
-    line (0.5: twice as much), and a point is one percentage point of accuracy at that line's tokens a problem. With
-    --run the system score: confidently right in the run, and recovered by recall; beside it always the score of each
-    transfer, which is the figure for generalisation.
+    A line is named by its file and model. "fewer" and "faster" say how many times less a problem
+    costs than in the first line (0.5: twice as much), and a point is one percentage point of
+    accuracy at that line's tokens a problem. With --run the system score: confidently right in the
+    run, and recovered by recall; beside it always the score of each transfer, which is the figure
+    for generalisation.
 
-    Exit codes: 0 printed, 2 with --run an arm that is there twice, 40 not an arm, or a recall of other problems than
-    the run's, 43 not a run.
+    Exit codes: 0 printed, 2 with --run an arm that is there twice, 40 not an arm, or a recall of
+    other problems than the run's, 43 not a run.
     """
     from galahad.evidence import cost as costs
     from galahad.measure import arm as arms
@@ -366,19 +448,39 @@ def cost(
             lines.append(costs.of_run(f"solve {path.name}", report.summarise(runlog.read(path))))
             continue
         arm = arms.load(path)
-        lines.append(costs.of_arm(f"{path.name.partition('.')[0]} {arm.engine.get('model', '')}".strip(), arm))
+        lines.append(
+            costs.of_arm(
+                f"{path.name.partition('.')[0]} {arm.engine.get('model', '')}".strip(), arm
+            )
+        )
         if arm.kind == "recall":  # an ablation recovers nothing for the system
             recalls.append(arm)
         elif arm.kind == "transfer":
             transfers.append(arm)
-    score = costs.system_score(report.summarise(runlog.read(run)), recalls, transfers) if run is not None else None
+    score = (
+        costs.system_score(report.summarise(runlog.read(run)), recalls, transfers)
+        if run is not None
+        else None
+    )
     shown = [line.as_dict(lines[0]) for line in lines]
     if as_json:
-        console.emit_json("galahad.cost/1", {"arms": shown, "score": score.as_dict() if score else None})
+        console.emit_json(
+            "galahad.cost/1", {"arms": shown, "score": score.as_dict() if score else None}
+        )
         return
     console.out(
         console.table(
-            ["arm", "right", "tokens out", "a problem", "fewer", "seconds", "faster", "tokens a point", "joules"],
+            [
+                "arm",
+                "right",
+                "tokens out",
+                "a problem",
+                "fewer",
+                "seconds",
+                "faster",
+                "tokens a point",
+                "joules",
+            ],
             [_cost_row(one) for one in shown],
         )
     )
@@ -387,7 +489,9 @@ def cost(
         console.out(
             f"system: {score.confident_right} confident and right + {score.recovered} recovered: {score.system}"
         )
-        console.out(f"transfer (generalisation): {'; '.join(map(str, score.transfers)) or 'not measured'}")
+        console.out(
+            f"transfer (generalisation): {'; '.join(map(str, score.transfers)) or 'not measured'}"
+        )
 
 
 def _cost_row(one: dict[str, Any]) -> tuple[object, ...]:

@@ -18,10 +18,12 @@ commands = typer.Typer()
 @commands.command()
 def report(
     folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="RUN...", help="Folders that solve made.", show_default=False)
+        list[Path] | None,
+        typer.Argument(metavar="RUN...", help="Folders that solve made.", show_default=False),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write one HTML page.", show_default=False)
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write one HTML page.", show_default=False),
     ] = None,
     with_: Annotated[
         list[Path] | None,
@@ -35,16 +37,19 @@ def report(
     seed: Annotated[int, typer.Option("--seed", help="Of the bootstrap, for two runs.", min=0)] = 0,
     as_json: Json = False,
 ) -> None:
-    """Sum up runs as Markdown, or as one HTML page; of two, say what changed and whether it is more than noise.
+    """Sum up runs as Markdown, or as one HTML page; of two, say what changed and whether it is more
+    than noise.
 
     Example: galahad report runs/first runs/second --html report.html
 
-    Accuracy with Wilson intervals, confidence against grades, what did not work, tokens and energy, every problem,
-    versions and hashes. Two runs are compared pair by pair: McNemar's exact test, Wilcoxon and a bootstrap. The page has
-    no script and no external asset. Three or more runs are listed without a comparison; a page can hold results alone.
+    Accuracy with Wilson intervals, confidence against grades, what did not work, tokens and energy,
+    every problem,
+    versions and hashes. Two runs are compared pair by pair: McNemar's exact test, Wilcoxon and a
+    bootstrap. The page has no script and no external asset. Three or more runs are listed without a
+    comparison; a page can hold results alone.
 
-    Exit codes: 0 printed, 2 a file that is no raw result, or no such folder, 13 not written, 20 a raw result lacks a
-    field, 43 no run there, or a damaged one.
+    Exit codes: 0 printed, 2 a file that is no raw result, or no such folder, 13 not written, 20 a
+    raw result lacks a field, 43 no run there, or a damaged one.
     """
     from galahad.evidence import compare
     from galahad.solve import log as runlog
@@ -69,9 +74,14 @@ def report(
         durable.write_output(html, text, mode=0o666, errors="backslashreplace")
         console.note(f"{html} is written")
     if as_json:
-        runs = [{"run": str(folder), **summary.as_dict()} for folder, summary in zip(folders, summaries, strict=True)]
+        runs = [
+            {"run": str(folder), **summary.as_dict()}
+            for folder, summary in zip(folders, summaries, strict=True)
+        ]
         more: dict[str, Any] = {"comparison": compared.as_dict()} if compared else {}
-        console.emit_json("galahad.report/1", {**runs[0], **({"others": runs[1:]} if runs[1:] else {}), **more})
+        console.emit_json(
+            "galahad.report/1", {**runs[0], **({"others": runs[1:]} if runs[1:] else {}), **more}
+        )
     elif html is None:
         if compared is not None:
             console.out(compare.markdown(compared) + "\n")

@@ -26,46 +26,76 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-_Run = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that solve made.", show_default=False)]
+_Run = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A folder that solve made.", show_default=False)
+]
 
 
 @commands.command()
 def solve(
     file: Annotated[
-        Path, typer.Argument(metavar="PROBLEMS", help="A problem file, or a folder of templates.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="PROBLEMS", help="A problem file, or a folder of templates.", show_default=False
+        ),
     ],
-    out: Annotated[Path, typer.Option(metavar="RUN", help="Folder of the run.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option(metavar="RUN", help="Folder of the run.", show_default=False)
+    ],
     model: Annotated[
         str | None,
         typer.Option(
-            help="A catalogue name or a GGUF file; with --url the server's name of a model.", show_default=False
+            help="A catalogue name or a GGUF file; with --url the server's name of a model.",
+            show_default=False,
         ),
     ] = None,
     url: Annotated[
-        str | None, typer.Option(help="Ask this OpenAI-compatible server. Its key is read from OPENAI_API_KEY.")
+        str | None,
+        typer.Option(
+            help="Ask this OpenAI-compatible server. Its key is read from OPENAI_API_KEY."
+        ),
     ] = None,
-    attempts: Annotated[int, typer.Option(help="Attempts at each problem; the majority answers.")] = 1,
+    attempts: Annotated[
+        int, typer.Option(help="Attempts at each problem; the majority answers.")
+    ] = 1,
     seed: Annotated[int, typer.Option(help="All seeds of the run derive from it.")] = 0,
     temperature: Annotated[
-        float | None, typer.Option(help="0 is greedy. By default 0 for one attempt, 0.7 for several.")
+        float | None,
+        typer.Option(help="0 is greedy. By default 0 for one attempt, 0.7 for several."),
     ] = None,
-    budget: Annotated[int | None, typer.Option(help="Output tokens of a whole attempt, at most.")] = None,
-    thought_tokens: Annotated[int, typer.Option(help="Output tokens of the chain of thought, at most.")] = 1024,
+    budget: Annotated[
+        int | None, typer.Option(help="Output tokens of a whole attempt, at most.")
+    ] = None,
+    thought_tokens: Annotated[
+        int, typer.Option(help="Output tokens of the chain of thought, at most.")
+    ] = 1024,
     check_tokens: Annotated[int, typer.Option(help="Output tokens of the check, at most.")] = 512,
-    program_tokens: Annotated[int, typer.Option(help="Output tokens of the program, at most.")] = 768,
+    program_tokens: Annotated[
+        int, typer.Option(help="Output tokens of the program, at most.")
+    ] = 768,
     route: Annotated[str, typer.Option(help="both, thought or program.")] = "both",
     ids: Ids = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many problems.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the first so many problems.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in RUN.")] = False,
     graft: Annotated[
-        bool, typer.Option("--graft/--no-graft", help="Save shared prompt prefixes as blocks and graft them.")
+        bool,
+        typer.Option(
+            "--graft/--no-graft", help="Save shared prompt prefixes as blocks and graft them."
+        ),
     ] = True,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the embedded engine.")] = 2,
-    ctx: Annotated[int, typer.Option(min=512, help="Context of the embedded engine, in tokens.")] = 8192,
+    ctx: Annotated[
+        int, typer.Option(min=512, help="Context of the embedded engine, in tokens.")
+    ] = 8192,
     gpu_layers: GpuLayers = 0,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="S", help="Seconds that a program may run.")] = 10.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="S", help="Seconds that a program may run.")
+    ] = 10.0,
     allow_weak: Annotated[
-        bool, typer.Option("--allow-weak", help="Run programs even where this host cannot isolate them.")
+        bool,
+        typer.Option("--allow-weak", help="Run programs even where this host cannot isolate them."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -73,13 +103,15 @@ def solve(
 
     Example: galahad solve data/problems --model qwen2.5-coder-1.5b --out runs/first
 
-    Both routes are tried, in the order that the router chooses from the problem's words. An attempt is confident where the
-    program ran clean, the check held, and both routes agree. With --attempts K the majority answers; a tie is no answer.
-    RUN holds a log of attempts (no text of problems or models), the transcripts, and the KV blocks of the prompts. Ctrl-C
-    stops after the attempt, twice at once; --resume with the same options goes on and repeats nothing that finished.
+    Both routes are tried, in the order that the router chooses from the problem's words. An attempt
+    is confident where the program ran clean, the check held, and both routes agree. With --attempts
+    K the majority answers; a tie is no answer. RUN holds a log of attempts (no text of problems or
+    models), the transcripts, and the KV blocks of the prompts. Ctrl-C stops after the attempt,
+    twice at once; --resume with the same options goes on and repeats nothing that finished.
 
-    Exit codes: 0 every attempt is made, 2 contradicting options, 4 stopped before, 13 disk full, 31 no such model, 35 server,
-    40 not a problem file, 42 no sandbox, 43 a damaged run, a running one, or one of other inputs.
+    Exit codes: 0 every attempt is made, 2 contradicting options, 4 stopped before, 13 disk full, 31
+    no such model, 35 server, 40 not a problem file, 42 no sandbox, 43 a damaged run, a running one,
+    or one of other inputs.
     """
     from galahad.problems import problem as problems
     from galahad.solve import log as runlog
@@ -107,7 +139,9 @@ def solve(
         opened = runlog.RunLog.resume(out, header) if resume else runlog.RunLog.create(out, header)
         with opened as log:
             if log.recovered_bytes:
-                console.warn(f"{out}: the last record was torn; {log.recovered_bytes} bytes of it are cut off")
+                console.warn(
+                    f"{out}: the last record was torn; {log.recovered_bytes} bytes of it are cut off"
+                )
             if log.done:
                 console.note(f"{console.count(len(log.done), 'attempt')} already there")
             with run.stop_on_interrupt() as stop:
@@ -120,14 +154,24 @@ def solve(
 def _settings(route: str, **fields: Any) -> Settings:
     from galahad.solve import solver
 
-    routes: dict[str, tuple[Route, ...]] = {"both": solver.ROUTES, "thought": ("thought",), "program": ("program",)}
+    routes: dict[str, tuple[Route, ...]] = {
+        "both": solver.ROUTES,
+        "thought": ("thought",),
+        "program": ("program",),
+    }
     if route not in routes:
         raise UsageError("unknown route", expected=", ".join(routes), got=route)
     return solver.Settings(routes[route], **fields)
 
 
 def _engine(
-    out: Path, model: str | None, url: str | None, graft: bool, threads: int, ctx: int, gpu_layers: int
+    out: Path,
+    model: str | None,
+    url: str | None,
+    graft: bool,
+    threads: int,
+    ctx: int,
+    gpu_layers: int,
 ) -> Engine:
     from galahad.answerer import engines
     from galahad.solve import log as runlog
@@ -135,10 +179,14 @@ def _engine(
 
     if url is not None:
         return engines.Server(url, model, os.environ.get("OPENAI_API_KEY"))
-    return engines.Embedded(model or models.DEFAULT, out / runlog.PREFIXES, graft, threads, ctx, gpu_layers)
+    return engines.Embedded(
+        model or models.DEFAULT, out / runlog.PREFIXES, graft, threads, ctx, gpu_layers
+    )
 
 
-def _follow(log: RunLog, chosen: Sequence[Problem], engine: Engine, settings: Settings, stop: Stop) -> bool:
+def _follow(
+    log: RunLog, chosen: Sequence[Problem], engine: Engine, settings: Settings, stop: Stop
+) -> bool:
     """Run with a progress line on a terminal, a line an attempt elsewhere."""
     from galahad.solve import run
 
@@ -180,10 +228,19 @@ def _finish(out: Path, complete: bool, as_json: bool) -> None:
         console.emit_json("galahad.solve/1", {"run": str(out), **summary.as_dict()})
     else:
         rows = [
-            (r.id, "-" if r.answer is None else r.answer, r.confidence, r.grade, r.tokens_out, f"{r.seconds:.0f}")
+            (
+                r.id,
+                "-" if r.answer is None else r.answer,
+                r.confidence,
+                r.grade,
+                r.tokens_out,
+                f"{r.seconds:.0f}",
+            )
             for r in summary.results
         ]
-        console.out(console.table(["problem", "answer", "confidence", "grade", "tokens", "seconds"], rows))
+        console.out(
+            console.table(["problem", "answer", "confidence", "grade", "tokens", "seconds"], rows)
+        )
     console.note(f"right {summary.accuracy}")
     if not complete:
         console.note(f"stopped: {summary.done} of {summary.total} attempts; --resume goes on")
@@ -207,7 +264,8 @@ def status(folder: _Run, as_json: Json = False) -> None:
     if as_json:
         fields = {name: value for name, value in summary.as_dict().items() if name != "problems"}
         console.emit_json(
-            "galahad.status/1", {"run": str(folder), "running": running, "torn_bytes": found.torn_bytes, **fields}
+            "galahad.status/1",
+            {"run": str(folder), "running": running, "torn_bytes": found.torn_bytes, **fields},
         )
     else:
         for line in _status_lines(summary, running):
@@ -225,7 +283,9 @@ def _status_lines(summary: Summary, running: bool) -> list[str]:
         + (f", {summary.tokens_per_second:.1f} tokens/s" if summary.tokens_per_second else ""),
     ]
     if summary.run.torn_bytes:
-        lines.append(f"the last record is torn ({summary.run.torn_bytes} bytes); --resume cuts it off")
+        lines.append(
+            f"the last record is torn ({summary.run.torn_bytes} bytes); --resume cuts it off"
+        )
     if summary.seconds_left:
         lines.append(f"about {summary.seconds_left / 60:.0f} min left")
     return lines

@@ -1,4 +1,6 @@
-"""`galahad verify` and `galahad doctor`: judge one program in the sandbox, and say what sandbox this host has."""
+"""`galahad verify` and `galahad doctor`: judge one program in the sandbox, and say what sandbox
+this host has.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +38,25 @@ def read_program(program: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError("the program is not UTF-8 text", where=f"{program}, byte {error.start}") from error
+        raise UsageError(
+            "the program is not UTF-8 text", where=f"{program}, byte {error.start}"
+        ) from error
 
 
 @commands.command()
 def verify(
-    program: Annotated[str, typer.Argument(metavar="PROGRAM", help="A Python file, or - for stdin.")],
-    expect: Annotated[int | None, typer.Option("--expect", metavar="N", help="The integer it should print.")] = None,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="S", help="Seconds it may run.")] = 10.0,
+    program: Annotated[
+        str, typer.Argument(metavar="PROGRAM", help="A Python file, or - for stdin.")
+    ],
+    expect: Annotated[
+        int | None, typer.Option("--expect", metavar="N", help="The integer it should print.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="S", help="Seconds it may run.")
+    ] = 10.0,
     allow_weak: Annotated[
-        bool, typer.Option("--allow-weak", help="Run it even where only resource limits hold it back.")
+        bool,
+        typer.Option("--allow-weak", help="Run it even where only resource limits hold it back."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -53,13 +64,17 @@ def verify(
 
         galahad verify program.py --expect 204
 
-    The last line must be one integer. Without --expect, any integer will do. A program that crashed, ran out of time or
-    had its output cut establishes nothing, whatever it printed before. The program never sees N.
+    The last line must be one integer. Without --expect, any integer will do. A program that
+    crashed, ran out of time or had its output cut establishes nothing, whatever it printed before.
+    The program never sees N.
 
-    Exit codes: 0 verified, 3 refuted (another integer), 4 not established, 2 usage, 42 this host has no sandbox.
+    Exit codes: 0 verified, 3 refuted (another integer), 4 not established, 2 usage, 42 this host
+    has no sandbox.
     """
     if not 0 < timeout <= 86400:
-        raise UsageError("--timeout is out of range", expected="more than 0, at most 86400 seconds", got=timeout)
+        raise UsageError(
+            "--timeout is out of range", expected="more than 0, at most 86400 seconds", got=timeout
+        )
     source = read_program(program)
     from galahad import sandbox
 
@@ -82,17 +97,23 @@ def doctor(as_json: Json = False) -> None:
 
         galahad doctor
 
-    Levels: full (namespaces by bubblewrap, Landlock, seccomp), kernel (seccomp, and files confined by Landlock or by
-    bubblewrap), weak (resource limits only; used with --allow-weak alone).
+    Levels: full (namespaces by bubblewrap, Landlock, seccomp), kernel (seccomp, and files confined
+    by Landlock or by bubblewrap), weak (resource limits only; used with --allow-weak alone).
 
-    Exit codes: 0 programs can be isolated, 3 the level is weak, 42 no program can be started at all.
+    Exit codes: 0 programs can be isolated, 3 the level is weak, 42 no program can be started at
+    all.
     """
     from galahad import sandbox
 
     found = sandbox.probe()
     namespaces = sandbox.user_namespaces()
     if as_json:
-        fields = {**asdict(found), "level": found.level, "user_namespaces": namespaces, "advice": found.advice()}
+        fields = {
+            **asdict(found),
+            "level": found.level,
+            "user_namespaces": namespaces,
+            "advice": found.advice(),
+        }
         console.emit_json("galahad.doctor/1", fields)
     else:
         used = found.mechanisms
@@ -101,7 +122,11 @@ def doctor(as_json: Json = False) -> None:
             "unused": "an unused one",
             "unused-may-search": "an unused one that may pass folders",
         }
-        wrapper = "not installed" if found.bubblewrap is None else f"{found.bubblewrap} did not run a program"
+        wrapper = (
+            "not installed"
+            if found.bubblewrap is None
+            else f"{found.bubblewrap} did not run a program"
+        )
         rows = [
             ["level", found.level],
             ["kernel", f"{found.kernel} {found.machine}"],

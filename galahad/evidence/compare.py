@@ -1,7 +1,9 @@
-"""Two runs side by side: what was changed between them, and whether the results differ by more than noise.
+"""Two runs side by side: what was changed between them, and whether the results differ by more than
+noise.
 
-Only problems that both runs have with the same text are compared, pair by pair. Deliberately does not know why they differ: where
-several settings changed at once, the list of changes says so and no cause is named.
+Only problems that both runs have with the same text are compared, pair by pair. Deliberately does
+not know why they differ: where several settings changed at once, the list of changes says so and no
+cause is named.
 """
 
 from __future__ import annotations
@@ -15,12 +17,23 @@ from taliesin.errors import UsageError
 from taliesin.host import console
 
 LEVEL = 0.05
-_OF_THE_INPUTS = ("suite", "engine", "settings", "graft", "prompts_sha256", "router", "rule", "version")
+_OF_THE_INPUTS = (
+    "suite",
+    "engine",
+    "settings",
+    "graft",
+    "prompts_sha256",
+    "router",
+    "rule",
+    "version",
+)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`changes` are (field, before, after); `gained` and `lost` are ids that only one run got right. Tokens are output tokens."""
+    """`changes` are (field, before, after); `gained` and `lost` are ids that only one run got
+    right. Tokens are output tokens.
+    """
 
     before: str
     after: str
@@ -48,7 +61,11 @@ class Comparison:
         fields = asdict(self)
         for name in ("outcomes", "tokens", "seconds"):
             fields[name] = getattr(self, name)._asdict()
-        return {**fields, "changes": [list(change) for change in self.changes], "verdict": self.verdict}
+        return {
+            **fields,
+            "changes": [list(change) for change in self.changes],
+            "verdict": self.verdict,
+        }
 
 
 def compare(before: Summary, after: Summary, seed: int = 0) -> Comparison:
@@ -61,7 +78,9 @@ def compare(before: Summary, after: Summary, seed: int = 0) -> Comparison:
     texts = [summary.run.header["suite"]["problems"] for summary in (before, after)]
     ids = [i for i in ours if i in theirs and texts[0][i] == texts[1][i]]
     if not ids:
-        raise UsageError("the runs have no problem in common", where=f"{before.run.path}, {after.run.path}")
+        raise UsageError(
+            "the runs have no problem in common", where=f"{before.run.path}, {after.run.path}"
+        )
     pairs: list[tuple[ProblemResult, ProblemResult]] = [(ours[i], theirs[i]) for i in ids]
     right = [(a.grade == "right", b.grade == "right") for a, b in pairs]
     return Comparison(
@@ -69,7 +88,9 @@ def compare(before: Summary, after: Summary, seed: int = 0) -> Comparison:
         str(after.run.path),
         changes(before.run.header, after.run.header),
         PairedOutcomes.of([a for a, _ in right], [b for _, b in right]),
-        PairedDifference.of([a.tokens_out for a, _ in pairs], [b.tokens_out for _, b in pairs], seed),
+        PairedDifference.of(
+            [a.tokens_out for a, _ in pairs], [b.tokens_out for _, b in pairs], seed
+        ),
         PairedDifference.of([a.seconds for a, _ in pairs], [b.seconds for _, b in pairs], seed),
         [i for i, (a, b) in zip(ids, right, strict=True) if b and not a],
         [i for i, (a, b) in zip(ids, right, strict=True) if a and not b],
@@ -98,13 +119,23 @@ def _short(value: Any) -> str:
 def markdown(comparison: Comparison) -> str:
     """The comparison as Markdown, for a reader."""
     c = comparison
-    lines = [f"# {c.before} against {c.after}", "", f"**{c.verdict[0].upper()}{c.verdict[1:]}.**", ""]
+    lines = [
+        f"# {c.before} against {c.after}",
+        "",
+        f"**{c.verdict[0].upper()}{c.verdict[1:]}.**",
+        "",
+    ]
     lines.append(f"- right: {c.outcomes}")
     lines.append(f"- output tokens a problem, second less first: {c.tokens}")
     lines.append(f"- seconds a problem, second less first: {c.seconds}")
     lines.append(f"- right only in the first: {', '.join(c.lost) or 'none'}")
     lines.append(f"- right only in the second: {', '.join(c.gained) or 'none'}")
     if c.n_unpaired:
-        lines.append(f"- {c.n_unpaired} results of one run have no partner in the other and are left out")
-    lines += ["", console.markdown_table(["changed", "first", "second"], c.changes or [("nothing", "", "")])]
+        lines.append(
+            f"- {c.n_unpaired} results of one run have no partner in the other and are left out"
+        )
+    lines += [
+        "",
+        console.markdown_table(["changed", "first", "second"], c.changes or [("nothing", "", "")]),
+    ]
     return "\n".join(lines)

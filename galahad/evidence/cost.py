@@ -1,6 +1,7 @@
 """Arms side by side: what each answer cost, and the score of the whole system.
 
-Every figure comes from arms' files (`galahad.measure.arm`) and run logs, none is estimated. Joules are a range because a counter is
+Every figure comes from arms' files (`galahad.measure.arm`) and run logs, none is estimated. Joules
+are a range because a counter is
 coarse, or absent with the reason. Deliberately does not know: what a token costs in money.
 """
 
@@ -19,7 +20,8 @@ from taliesin.errors import UsageError
 
 @dataclass(frozen=True)
 class Cost:
-    """One line. `tokens_per_point`: output tokens a problem for each percentage point of accuracy, None at 0 %.
+    """One line. `tokens_per_point`: output tokens a problem for each percentage point of accuracy,
+    None at 0 %.
 
     `joules` is (low, high) or None, and then `energy` says why.
     """
@@ -42,7 +44,9 @@ class Cost:
         return self.tokens_per_problem / (100 * share) if share else None
 
     def as_dict(self, first: Cost) -> dict[str, Any]:
-        """JSON-ready; ratios are of what a problem cost in the first line to what it costs in this one, whatever their numbers."""
+        """JSON-ready; ratios are of what a problem cost in the first line to what it costs in this
+        one, whatever their numbers.
+        """
         fair = self.n / first.n if first.n else 0.0
         return {
             "name": self.name,
@@ -54,7 +58,9 @@ class Cost:
             "tokens_per_point": self.tokens_per_point,
             "seconds": self.seconds,
             "seconds_ratio": fair * first.seconds / self.seconds if self.seconds else None,
-            "joules": None if self.joules is None else {"low": self.joules[0], "high": self.joules[1]},
+            "joules": None
+            if self.joules is None
+            else {"low": self.joules[0], "high": self.joules[1]},
             "joules_ratio": _ratio(first.joules, self.joules, fair),
             "energy": self.energy,
         }
@@ -73,7 +79,13 @@ def of_arm(name: str, arm: Arm) -> Cost:
     low, high = arm.energy.get("low"), arm.energy.get("high")
     joules = (float(low), float(high)) if low is not None and high is not None else None
     return Cost(
-        name, len(arm.rows), arm.accuracy, arm.n_out, arm.seconds, joules, str(arm.energy.get("source", "not measured"))
+        name,
+        len(arm.rows),
+        arm.accuracy,
+        arm.n_out,
+        arm.seconds,
+        joules,
+        str(arm.energy.get("source", "not measured")),
     )
 
 
@@ -92,10 +104,12 @@ def of_run(name: str, summary: Summary) -> Cost:
 
 @dataclass(frozen=True)
 class SystemScore:
-    """Problems that the base run got confidently right, and others whose answer came back from the bank.
+    """Problems that the base run got confidently right, and others whose answer came back from the
+    bank.
 
-    `system` counts both; `base` is the run alone. `transfers` are the figures for generalisation and stand beside it always: one for
-    each arm, never added up, because arms share their variants; empty where no transfer was measured. Recovered answers were put
+    `system` counts both; `base` is the run alone. `transfers` are the figures for generalisation
+    and stand beside it always: one for each arm, never added up, because arms share their variants;
+    empty where no transfer was measured. Recovered answers were put
     into the bank before: `system` is no measure of solving.
     """
 
@@ -119,7 +133,8 @@ def system_score(summary: Summary, recalls: Sequence[Arm], transfers: Sequence[A
     """The score of a run with what was recalled for its other problems (by hash of their text).
 
     Raises:
-        SuiteError: a recall of problems none of which the run has. UsageError: an arm that is there twice, and would count so.
+        SuiteError: a recall of problems none of which the run has. UsageError: an arm that is there
+        twice, and would count so.
     """
     for arms in (recalls, transfers):
         if any(arm in arms[:number] for number, arm in enumerate(arms)):
@@ -128,10 +143,13 @@ def system_score(summary: Summary, recalls: Sequence[Arm], transfers: Sequence[A
     for arm in recalls:
         if arm.rows and suite.isdisjoint(row.sha256 for row in arm.rows):
             raise SuiteError(
-                "the recall is of other problems than the base run", hint="--run, the run of these problems"
+                "the recall is of other problems than the base run",
+                hint="--run, the run of these problems",
             )
     hashes: dict[str, str] = summary.run.header["suite"]["problems"]
-    sure = {hashes[r.id] for r in summary.results if r.confidence == "confident" and r.grade == "right"}
+    sure = {
+        hashes[r.id] for r in summary.results if r.confidence == "confident" and r.grade == "right"
+    }
     right = {row.sha256 for arm in recalls for row in arm.rows if row.grade == "right"}
     recovered = len((right - sure) & set(hashes.values()))
     return SystemScore(

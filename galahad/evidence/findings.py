@@ -1,7 +1,8 @@
 """What a raw result says: sentences, and lines of tables, each under the claim that it speaks of.
 
-A result is known by its `schema`; `READERS` has one reader for each that the toolkit writes, and reports and docs/reproduction.md are
-made of what they say. Deliberately computes nothing that is not in the file, sums and ratios of its own figures aside.
+A result is known by its `schema`; `READERS` has one reader for each that the toolkit writes, and
+reports and docs/reproduction.md are made of what they say. Deliberately computes nothing that is
+not in the file, sums and ratios of its own figures aside.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def of(document: Document) -> list[Finding]:
 
 @contextmanager
 def as_promised(where: object) -> Iterator[None]:
-    """What is read of a raw result inside must be there, and be of the kind that its schema promises.
+    """What is read of a raw result inside must be there, and be of the kind that its schema
+    promises.
 
     Raises:
         FormatError: it is not.
@@ -64,7 +66,9 @@ def as_promised(where: object) -> Iterator[None]:
         yield
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, ArithmeticError) as error:
         raise FormatError(
-            "a raw result lacks what its schema promises", got=f"{type(error).__name__}: {error}", where=where
+            "a raw result lacks what its schema promises",
+            got=f"{type(error).__name__}: {error}",
+            where=where,
         ) from error
 
 
@@ -75,7 +79,9 @@ def _device(document: Document) -> str:
     where = "" if devices == ["CPU"] else ", ".join(devices)
     cores = machine.get("cores", 2)
     load = (machine.get("load_average") or [0.0])[0]
-    return (where or f"{machine.get('cpu', 'CPU')}, {cores} cores") + (f", load {load:.1f}" if load > cores / 2 else "")
+    return (where or f"{machine.get('cpu', 'CPU')}, {cores} cores") + (
+        f", load {load:.1f}" if load > cores / 2 else ""
+    )
 
 
 def _model(recipe: Document) -> str:
@@ -83,7 +89,13 @@ def _model(recipe: Document) -> str:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
+    return (
+        f"{seconds * 1e3:.1f} ms"
+        if seconds < 1
+        else f"{seconds:.1f} s"
+        if seconds < 100
+        else f"{seconds:.0f} s"
+    )
 
 
 def _share(right: float, of: float) -> str:
@@ -91,7 +103,9 @@ def _share(right: float, of: float) -> str:
 
 
 def _interval(share: Document) -> str:
-    return f"{_share(share['k'], share['n'])} (Wilson 95 %: {share['low']:.1%} to {share['high']:.1%})"
+    return (
+        f"{_share(share['k'], share['n'])} (Wilson 95 %: {share['low']:.1%} to {share['high']:.1%})"
+    )
 
 
 def _timings(document: Document) -> Iterator[Finding]:
@@ -103,10 +117,16 @@ def _timings(document: Document) -> Iterator[Finding]:
             continue
         grafts = {name: row for name, row in modes.items() if name != "fresh"}
         exact = all(row["exact"] for row in modes.values())
-        cells = {"model": _model(document["recipe"]), "device": _device(document), "tokens": n_tokens}
+        cells = {
+            "model": _model(document["recipe"]),
+            "device": _device(document),
+            "tokens": n_tokens,
+        }
         cells["prefill"] = _time(modes["fresh"]["median_seconds"])
         cells |= {name: f"{row['speedup']:.1f}x" for name, row in grafts.items()}
-        yield Line("C5", {**cells, "exact": "yes" if exact else "NO", "n": len(modes["fresh"]["samples"])})
+        yield Line(
+            "C5", {**cells, "exact": "yes" if exact else "NO", "n": len(modes["fresh"]["samples"])}
+        )
         if n_tokens == max(rows) and exact:
             best = max(grafts.values(), key=lambda row: row["speedup"])
             yield Said(
@@ -138,12 +158,19 @@ def _vectors(model: str, reports: list[Document]) -> Iterator[Finding]:
     cells: dict[str, object] = {
         "model": model,
         "device": ", ".join(reports[0]["recipe"].get("devices") or []) or "CPU",
-        "blocks of tokens": ", ".join(map(str, sorted(sizes))) if len(sizes) < 4 else f"{min(sizes)} to {max(sizes)}",
+        "blocks of tokens": ", ".join(map(str, sorted(sizes)))
+        if len(sizes) < 4
+        else f"{min(sizes)} to {max(sizes)}",
         "trials": max(report["trials"] for report in reports),
     }
     broken = {report["sabotage"] for report in reports if report.get("sabotage")}
-    for promise, key in (("block, then query", "equal_block_then_query"), ("one-shot prompt", "equal_one_shot")):
-        promised = [r for r in reports if key == "equal_block_then_query" or r["promise"] == "one-shot"]
+    for promise, key in (
+        ("block, then query", "equal_block_then_query"),
+        ("one-shot prompt", "equal_one_shot"),
+    ):
+        promised = [
+            r for r in reports if key == "equal_block_then_query" or r["promise"] == "one-shot"
+        ]
         lines = [line for report in promised for line in report["rows"] if line[key] is not None]
         if lines:
             equal, n = sum(line[key] for line in lines), sum(line["n_vectors"] for line in lines)
@@ -205,7 +232,9 @@ def _needle(document: Document) -> Iterator[Finding]:
 
 
 def _run(document: Document) -> Iterator[Finding]:
-    matrix = ", ".join(f"{n} {key.replace('/', ' and ')}" for key, n in sorted(document["matrix"].items()))
+    matrix = ", ".join(
+        f"{n} {key.replace('/', ' and ')}" for key, n in sorted(document["matrix"].items())
+    )
     state = (
         ""
         if document["complete"]
@@ -225,7 +254,8 @@ def _livebench(document: Document) -> Iterator[Finding]:
                 "C19",
                 {
                     "model": document["model"],
-                    "score": f"{kind}, {task}" + ("" if document["complete"] else " (run not complete)"),
+                    "score": f"{kind}, {task}"
+                    + ("" if document["complete"] else " (run not complete)"),
                     "with the library": _interval(score),
                     "without": _interval(without),
                     "McNemar p": f"{score['paired']['p']:.3g}",
@@ -240,9 +270,14 @@ def _copies(document: Document) -> Iterator[Finding]:
     for one in document["results"]:
         name = f"{one['model']}, {one['n_tokens']} tokens"
         if "fraction_of_copy_speed" in one:
-            yield Said("R1", f"{name}: placed at {one['fraction_of_copy_speed']:.0%} of a memory copy's speed")
+            yield Said(
+                "R1",
+                f"{name}: placed at {one['fraction_of_copy_speed']:.0%} of a memory copy's speed",
+            )
         else:
-            yield Said("R2", f"{name}: writing a block takes {one['ratio']:.2f}x a plain durable write")
+            yield Said(
+                "R2", f"{name}: writing a block takes {one['ratio']:.2f}x a plain durable write"
+            )
 
 
 def _listing(document: Document) -> Iterator[Finding]:
@@ -264,7 +299,9 @@ def _sandbox(document: Document) -> Iterator[Finding]:
 def _memory(document: Document) -> Iterator[Finding]:
     for one in document["results"]:
         name = f"{one['model']}, {one['n_tokens']} tokens"
-        yield Said("R5", f"{name}: a graft adds {one['extra_by_block']:.2f}x its block's bytes to the peak")
+        yield Said(
+            "R5", f"{name}: a graft adds {one['extra_by_block']:.2f}x its block's bytes to the peak"
+        )
 
 
 def _server(document: Document) -> Iterator[Finding]:
@@ -295,7 +332,11 @@ def _server(document: Document) -> Iterator[Finding]:
 
 def _peers(document: Document) -> Iterator[Finding]:
     for row in document["rows"]:
-        cells = {"model": row["model"], "tokens": row["n_tokens"], "peer": f"{row['peer']} ({row['variant']})"}
+        cells = {
+            "model": row["model"],
+            "tokens": row["n_tokens"],
+            "peer": f"{row['peer']} ({row['variant']})",
+        }
         if "tokens_equal" not in row:
             yield Said("R6", ", ".join(map(str, cells.values())) + ": not run")
             continue
@@ -332,7 +373,12 @@ def _arm(document: Document) -> Iterator[Finding]:
             right = sum(row["grade"] == "right" for row in part)
             yield Line(
                 "C14",
-                {"model": cells["model"], "arm": cells["arm"], "program": name, "right": _share(right, len(part))},
+                {
+                    "model": cells["model"],
+                    "arm": cells["arm"],
+                    "program": name,
+                    "right": _share(right, len(part)),
+                },
             )
 
 
@@ -340,7 +386,9 @@ def _bank(document: Document) -> Iterator[Finding]:
     if len(document["problems"]) == 1:  # of the banks that controls are made of, one by one
         return
     banked = [one for one in document["problems"] if one["n_tokens"]]
-    whys = sorted({f"{one['id']}: {one['why']}" for one in document["problems"] if not one["n_tokens"]})
+    whys = sorted(
+        {f"{one['id']}: {one['why']}" for one in document["problems"] if not one["n_tokens"]}
+    )
     yield Said(
         "C9",
         f"{Path(document['file']).parent.as_posix()}: {len(banked)} of {len(document['problems'])} problems banked, "
@@ -378,7 +426,9 @@ def _cost(document: Document) -> Iterator[Finding]:
                 "a point": "-" if point is None else f"{point:.3g}",
                 "fewer a problem than the first": "-" if ratio is None else f"{ratio:.1f}x",
                 "time": _time(one["seconds"]),
-                "joules": one["energy"] if joules is None else f"{joules['low']:.0f} to {joules['high']:.0f}",
+                "joules": one["energy"]
+                if joules is None
+                else f"{joules['low']:.0f} to {joules['high']:.0f}",
             },
         )
     first, *others = document["arms"]
@@ -403,7 +453,9 @@ def _cost(document: Document) -> Iterator[Finding]:
 def _bank_route(document: Document) -> Iterator[Finding]:
     inside, outside = document["inside"], document["outside"]
     own = any(query["query"] == query["expected"] for query in document["queries"])
-    confused = "; ".join(f"{one['query']} went to {one['got'] or 'none'}" for one in document["confusions"])
+    confused = "; ".join(
+        f"{one['query']} went to {one['got'] or 'none'}" for one in document["confusions"]
+    )
     yield Said(
         "C15",
         f"a bank's router: {_share(inside['k'], inside['n'])} of {'problems to themselves' if own else 'variants to their origin'}, "
@@ -426,17 +478,25 @@ def _bundle(document: Document) -> Iterator[Finding]:
     here, there = document["packed_on"], document["proved_on"]
     for row in document["rows"]:
         proofs = row["proofs"]
-        others = {proof["statement"].split(": stored")[0] for proof in proofs if proof["verdict"] != "exact"}
+        others = {
+            proof["statement"].split(": stored")[0]
+            for proof in proofs
+            if proof["verdict"] != "exact"
+        }
         cells = {"model": row["model"], "packed on": f"{here['cpu']}, {here['cores']} cores"}
         cells["proved on"] = f"{there['cpu']}, {there['cores']} cores"
-        cells["exact there"] = f"{sum(proof['verdict'] == 'exact' for proof in proofs)} of {len(proofs)} blocks"
+        cells["exact there"] = (
+            f"{sum(proof['verdict'] == 'exact' for proof in proofs)} of {len(proofs)} blocks"
+        )
         yield Line("C18", {**cells, "the others": "; ".join(sorted(others)) or "-"})
 
 
 def _upgrade(document: Document) -> Iterator[Finding]:
     for run in document["runs"]:
         blocks = run["blocks"]
-        counts = {status: sum(b["status"] == status for b in blocks) for status in ("verified", "rebuilt")}
+        counts = {
+            status: sum(b["status"] == status for b in blocks) for status in ("verified", "rebuilt")
+        }
         rebuilt = [block for block in blocks if block["status"] == "rebuilt"]
         others = ", ".join(b["status"] for b in blocks if b["status"] not in counts)
         cells = {
@@ -445,7 +505,9 @@ def _upgrade(document: Document) -> Iterator[Finding]:
             "options": " ".join(run["options"]) or "none",
         }
         cells |= {"blocks": len(blocks), **counts, "otherwise": others or "-"}
-        cells["why rebuilt"] = "; ".join(sorted({block["reason"].split(": stored")[0] for block in rebuilt})) or "-"
+        cells["why rebuilt"] = (
+            "; ".join(sorted({block["reason"].split(": stored")[0] for block in rebuilt})) or "-"
+        )
         yield Line("C22", {**cells, "time": _time(run["seconds"]), "exit code": run["exit_code"]})
 
 

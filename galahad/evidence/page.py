@@ -1,6 +1,8 @@
-"""A report as one HTML page: no script, no server, no external asset; readable on a phone and on paper.
+"""A report as one HTML page: no script, no server, no external asset; readable on a phone and on
+paper.
 
-Takes summaries and raw results that others made and lays them out. Deliberately computes no figure of its own.
+Takes summaries and raw results that others made and lays them out. Deliberately computes no figure
+of its own.
 """
 
 from __future__ import annotations
@@ -40,24 +42,40 @@ _SHORT = 30  # characters that a cell may have and stay on one line
 _LABEL = 60  # characters of a bar's label
 
 
-def page(summaries: Sequence[Summary], comparison: Comparison | None, results: Sequence[tuple[str, Document]]) -> str:
-    """The page of one or more runs, a comparison of the first two, and raw results as (file name, object).
+def page(
+    summaries: Sequence[Summary],
+    comparison: Comparison | None,
+    results: Sequence[tuple[str, Document]],
+) -> str:
+    """The page of one or more runs, a comparison of the first two, and raw results as (file name,
+    object).
 
     Raises:
-        UsageError: a raw result of a schema that nothing reads. FormatError: a field is missing that its schema promises,
-            or is of another kind. RunLogError: the same of a run.
+        UsageError: a raw result of a schema that nothing reads. FormatError: a field is missing
+            that its schema promises, or is of another kind. RunLogError: the same of a run.
     """
     parts = []
     if comparison is not None:
         parts.append(_comparison(comparison))
     for summary in summaries:
         with as_promised(summary.run):
-            parts += [_head(summary), _accuracy(summary), _negative(summary), _costs(summary), _problems(summary)]
+            parts += [
+                _head(summary),
+                _accuracy(summary),
+                _negative(summary),
+                _costs(summary),
+                _problems(summary),
+            ]
             parts.append(_provenance(summary))
     for name, document in results:
         if str(document.get("schema")) not in findings.READERS:
             known = ", ".join(sorted(findings.READERS))
-            raise UsageError("no section for this raw result", expected=known, got=document.get("schema"), where=name)
+            raise UsageError(
+                "no section for this raw result",
+                expected=known,
+                got=document.get("schema"),
+                where=name,
+            )
         parts.append(_result(name, document))
     title = " and ".join(summary.run.header["suite"]["name"] for summary in summaries) or "Results"
     return (
@@ -69,22 +87,30 @@ def page(summaries: Sequence[Summary], comparison: Comparison | None, results: S
     )
 
 
-# -- pieces ------------------------------------------------------------------------------------------------------------
+# -- pieces ----------------------------------------------------------------------------------------
 
 
-def _table(headers: Sequence[str], rows: Iterable[Sequence[object]], mark: int | None = None) -> str:
-    """A table; columns of numbers to the right, short cells on one line, and column `mark` coloured by what it says."""
+def _table(
+    headers: Sequence[str], rows: Iterable[Sequence[object]], mark: int | None = None
+) -> str:
+    """A table; columns of numbers to the right, short cells on one line, and column `mark` coloured
+    by what it says.
+    """
     body = [[str(cell) for cell in row] for row in rows]
 
     def is_number(column: int) -> bool:
         cells = [row[column] for row in body if row[column] not in ("", "-")]
-        return bool(cells) and all(cell.replace(".", "", 1).replace(",", "").rstrip("%x").isdigit() for cell in cells)
+        return bool(cells) and all(
+            cell.replace(".", "", 1).replace(",", "").rstrip("%x").isdigit() for cell in cells
+        )
 
     kinds = [
-        "n" if is_number(i) else "s" if all(len(row[i]) <= _SHORT for row in body) else "t" for i in range(len(headers))
+        "n" if is_number(i) else "s" if all(len(row[i]) <= _SHORT for row in body) else "t"
+        for i in range(len(headers))
     ]
     head = "".join(
-        f"<th{f' class={kind}' if kind else ''}>{escape(h)}</th>" for h, kind in zip(headers, kinds, strict=True)
+        f"<th{f' class={kind}' if kind else ''}>{escape(h)}</th>"
+        for h, kind in zip(headers, kinds, strict=True)
     )
     lines = []
     for row in body:
@@ -100,7 +126,9 @@ def _list(lines: Iterable[str]) -> str:
     return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
 
 
-def _bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]]]], unit: str, legend: Sequence[str] = ()) -> str:
+def _bars(
+    rows: Sequence[tuple[str, Sequence[tuple[float, str]]]], unit: str, legend: Sequence[str] = ()
+) -> str:
     """Horizontal stacked bars: (label, [(value, colour variable), ...]).
 
     Raises:
@@ -108,7 +136,10 @@ def _bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]]]], unit: str, le
     """
     if not all(0 <= sum(value for value, _ in parts) < math.inf for _, parts in rows):
         raise ValueError("a value is below zero or not finite")
-    rows = [(label if len(label) <= _LABEL else label[: _LABEL - 3] + "...", parts) for label, parts in rows]
+    rows = [
+        (label if len(label) <= _LABEL else label[: _LABEL - 3] + "...", parts)
+        for label, parts in rows
+    ]
     most = max((sum(value for value, _ in parts) for _, parts in rows), default=0.0) or 1.0
     # Sizes are those of a phone; a wider window scales the picture up a little.
     left, step = 16 + 7 * max((len(label) for label, _ in rows), default=0), 24
@@ -128,12 +159,12 @@ def _bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]]]], unit: str, le
         drawn.append(f'<text x="{x + 6:.1f}" y="{y + 14}">{_figure(total)} {escape(unit)}</text>')
     for i, text in enumerate(legend):
         x = left + i * 120
-        drawn.append(f'<rect x="{x}" y="2" width="12" height="12" style="fill:var(--{("bar", "two")[i]})"/>')
+        drawn.append(
+            f'<rect x="{x}" y="2" width="12" height="12" style="fill:var(--{("bar", "two")[i]})"/>'
+        )
         drawn.append(f'<text x="{x + 18}" y="13">{escape(text)}</text>')
     height = top + len(rows) * step + 4
-    return (
-        f'<div class="wide"><svg viewBox="0 0 {wide} {height}" width="{wide}" role="img">{"".join(drawn)}</svg></div>'
-    )
+    return f'<div class="wide"><svg viewBox="0 0 {wide} {height}" width="{wide}" role="img">{"".join(drawn)}</svg></div>'
 
 
 def _figure(value: float) -> str:
@@ -141,13 +172,17 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-# -- a run -------------------------------------------------------------------------------------------------------------
+# -- a run -----------------------------------------------------------------------------------------
 
 
 def _head(summary: Summary) -> str:
     header = summary.run.header
     settings = header["settings"]
-    joules = f"{summary.joules[0]:,.0f} to {summary.joules[1]:,.0f} J" if summary.joules else "not measured"
+    joules = (
+        f"{summary.joules[0]:,.0f} to {summary.joules[1]:,.0f} J"
+        if summary.joules
+        else "not measured"
+    )
     confident = summary.matrix["confident", "right"], summary.matrix["confident", "wrong"]
     cards = [
         (
@@ -160,7 +195,8 @@ def _head(summary: Summary) -> str:
         (joules, f"energy ({summary.energy_source})" if summary.joules else "energy"),
     ]
     shown = "".join(
-        f'<div class="card"><b>{escape(a)}</b><span class="soft">{escape(b)}</span></div>' for a, b in cards
+        f'<div class="card"><b>{escape(a)}</b><span class="soft">{escape(b)}</span></div>'
+        for a, b in cards
     )
     unfinished = (
         "" if summary.complete
@@ -181,13 +217,23 @@ def _accuracy(summary: Summary) -> str:
     ]
     lines = [f"after the vote: {summary.accuracy}", f"single attempts: {summary.single}"]
     lines.append(f"right in at least one attempt: {summary.coverage}")
-    lines += [f"{route} route alone: {proportion}" for route, proportion in summary.by_route.items()]
-    return "<h2>Accuracy</h2>" + _list(lines) + _table(["problems", "right", "wrong", "no answer"], rows)
+    lines += [
+        f"{route} route alone: {proportion}" for route, proportion in summary.by_route.items()
+    ]
+    return (
+        "<h2>Accuracy</h2>"
+        + _list(lines)
+        + _table(["problems", "right", "wrong", "no answer"], rows)
+    )
 
 
 def _negative(summary: Summary) -> str:
     """What did not work, before what it cost."""
-    sure = [result.id for result in summary.results if result.confidence == "confident" and result.grade == "wrong"]
+    sure = [
+        result.id
+        for result in summary.results
+        if result.confidence == "confident" and result.grade == "wrong"
+    ]
     cut = sum(p.n_cut for p in summary.passes)
     n = sum(p.n for p in summary.passes)
     lines = [
@@ -197,9 +243,15 @@ def _negative(summary: Summary) -> str:
     ]
     rows = [
         (route, cause, count)
-        for (route, cause), count in sorted(summary.causes.items(), key=lambda item: (item[0][0], -item[1]))
+        for (route, cause), count in sorted(
+            summary.causes.items(), key=lambda item: (item[0][0], -item[1])
+        )
     ]
-    return "<h2>What did not work</h2>" + _list(lines) + _table(["route", "how it ended", "attempts"], rows)
+    return (
+        "<h2>What did not work</h2>"
+        + _list(lines)
+        + _table(["route", "how it ended", "attempts"], rows)
+    )
 
 
 def _costs(summary: Summary) -> str:
@@ -209,15 +261,29 @@ def _costs(summary: Summary) -> str:
          f"{p.prefill_seconds / n:.1f}")
         for p in summary.passes
     ]  # fmt: skip
-    bars = [(p.name, [(float(p.n_out), "bar"), (float(p.n_prefilled), "two")]) for p in summary.passes]
+    bars = [
+        (p.name, [(float(p.n_out), "bar"), (float(p.n_prefilled), "two")]) for p in summary.passes
+    ]
     bill = _bars(bars, "tokens", ("decoded", "prefilled")) if bars else ""
-    headers = ["pass", "generations", "tokens out", "tokens prefilled", "tokens grafted", "decoding, s", "prefill, s"]
+    headers = [
+        "pass",
+        "generations",
+        "tokens out",
+        "tokens prefilled",
+        "tokens grafted",
+        "decoding, s",
+        "prefill, s",
+    ]
     points = (
         f"{summary.tokens_out / summary.accuracy.k:,.0f} output tokens a right answer"
         if summary.accuracy.k
         else "no right answer"
     )
-    return f"<h2>Cost</h2><p>{points}. Means a problem; generations are counts.</p>" + _table(headers, rows) + bill
+    return (
+        f"<h2>Cost</h2><p>{points}. Means a problem; generations are counts.</p>"
+        + _table(headers, rows)
+        + bill
+    )
 
 
 def _problems(summary: Summary) -> str:
@@ -245,15 +311,21 @@ def _provenance(summary: Summary) -> str:
     before: Mapping[str, Any] = {}
     for i, session in enumerate(summary.run.sessions, 1):
         rows += [
-            (f"session {i} {key}", "as before" if i > 1 and value == before.get(key) else _value(value))
+            (
+                f"session {i} {key}",
+                "as before" if i > 1 and value == before.get(key) else _value(value),
+            )
             for key in ("started", "python", "system", "cpu", "engine", "sandbox")
             for value in [session.get(key)]
         ]
         before = session
     body = "".join(
-        f"<tr><td class=s>{escape(key)}</td><td><code>{escape(value)}</code></td></tr>" for key, value in rows
+        f"<tr><td class=s>{escape(key)}</td><td><code>{escape(value)}</code></td></tr>"
+        for key, value in rows
     )
-    return f'<h2>Versions and hashes</h2><div class="wide"><table><tbody>{body}</tbody></table></div>'
+    return (
+        f'<h2>Versions and hashes</h2><div class="wide"><table><tbody>{body}</tbody></table></div>'
+    )
 
 
 def _value(value: object) -> str:
@@ -275,7 +347,7 @@ def _comparison(c: Comparison) -> str:
     )
 
 
-# -- raw results -------------------------------------------------------------------------------------------------------
+# -- raw results -----------------------------------------------------------------------------------
 
 
 def _result(name: str, document: Document) -> str:
@@ -286,21 +358,28 @@ def _result(name: str, document: Document) -> str:
         if isinstance(finding, findings.Line):
             tables.setdefault(tuple(finding.cells), []).append(list(finding.cells.values()))
     # The same line can speak of two claims.
-    sentences = dict.fromkeys(finding.text for finding in said if isinstance(finding, findings.Said))
+    sentences = dict.fromkeys(
+        finding.text for finding in said if isinstance(finding, findings.Said)
+    )
     with findings.as_promised(name):
         picture = PICTURES[document["schema"]](document) if document["schema"] in PICTURES else ""
     return (
         f"<h2>{escape(name)}</h2>"
         + picture
         + (_list(sentences) if sentences else "")
-        + "".join(_table(columns, [*map(list, dict.fromkeys(map(tuple, rows)))]) for columns, rows in tables.items())
+        + "".join(
+            _table(columns, [*map(list, dict.fromkeys(map(tuple, rows)))])
+            for columns, rows in tables.items()
+        )
     )
 
 
 def _timings(document: Document) -> str:
     """Prefill against graft, length by length."""
     at = {(row["n_tokens"], row["mode"]): row["median_seconds"] * 1e3 for row in document["rows"]}
-    modes = [mode for mode in dict.fromkeys(row["mode"] for row in document["rows"]) if mode != "fresh"]
+    modes = [
+        mode for mode in dict.fromkeys(row["mode"] for row in document["rows"]) if mode != "fresh"
+    ]
     best = next((m for m in modes if "warm" in m and "hashed" in m), modes[0] if modes else "fresh")
     bars = []
     for n in sorted({row["n_tokens"] for row in document["rows"]}):
@@ -311,15 +390,25 @@ def _timings(document: Document) -> str:
 
 
 def _bills(document: Document) -> str:
-    """The token bill of each arm, and what a point of it costs; an arm without a right answer has no price of a point."""
+    """The token bill of each arm, and what a point of it costs; an arm without a right answer has
+    no price of a point.
+    """
     bill = [(arm["name"], [(float(arm["tokens_out"]), "bar")]) for arm in document["arms"]]
     point = [
-        (a["name"], [(a["tokens_per_point"], "two")]) for a in document["arms"] if a["tokens_per_point"] is not None
+        (a["name"], [(a["tokens_per_point"], "two")])
+        for a in document["arms"]
+        if a["tokens_per_point"] is not None
     ]
     drawn = "<p>Output tokens in all:</p>" + _bars(bill, "tokens")
     return drawn + (
-        "<p>Output tokens a problem for one percentage point of accuracy:</p>" + _bars(point, "tokens") if point else ""
+        "<p>Output tokens a problem for one percentage point of accuracy:</p>"
+        + _bars(point, "tokens")
+        if point
+        else ""
     )
 
 
-PICTURES: dict[str, Callable[[Document], str]] = {"galahad.cost/1": _bills, "taliesin.bench/1": _timings}
+PICTURES: dict[str, Callable[[Document], str]] = {
+    "galahad.cost/1": _bills,
+    "taliesin.bench/1": _timings,
+}

@@ -1,4 +1,5 @@
-"""A plan whose inputs are hashed before a run and whose outputs are hashed after it, so that neither can be chosen to fit.
+"""A plan whose inputs are hashed before a run and whose outputs are hashed after it, so that
+neither can be chosen to fit.
 
 Three files, each of which names the one before it by hash:
 
@@ -6,10 +7,11 @@ Three files, each of which names the one before it by hash:
     PLAN.lock.json     `lock`: the plan and the SHA-256 of everything that it names. Its own SHA-256 is what to publish
     PLAN.record.json   `run`: the lock's SHA-256, exit codes, the SHA-256 of every output, the measured values and verdicts
 
-A prediction that fails is recorded as such, and is no error. `check` goes over the whole chain on any machine that has the files; a
-model file that is not there is said to be not checked.
+A prediction that fails is recorded as such, and is no error. `check` goes over the whole chain on
+any machine that has the files; a model file that is not there is said to be not checked.
 
-Deliberately does not know: what the commands do, and when the lock was really made. Publish its hash, or commit and tag it.
+Deliberately does not know: what the commands do, and when the lock was really made. Publish its
+hash, or commit and tag it.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ class Checked(NamedTuple):
         return not any(item.state in ("differs", "missing") for item in self.items)
 
 
-# -- the plan ----------------------------------------------------------------------------------------------------------
+# -- the plan --------------------------------------------------------------------------------------
 
 
 def read_plan(path: Path) -> dict[str, Any]:
@@ -104,7 +106,9 @@ def read_plan(path: Path) -> dict[str, Any]:
     except RecursionError as error:
         raise UsageError("the plan is nested too deeply", where=path) from error
     except _Malformed as error:
-        raise UsageError(f"the plan is malformed: {error}", where=path, hint="docs/prereg.md has an example") from error
+        raise UsageError(
+            f"the plan is malformed: {error}", where=path, hint="docs/prereg.md has an example"
+        ) from error
 
 
 class _Malformed(Exception):
@@ -114,8 +118,9 @@ class _Malformed(Exception):
 def _parsed(text: bytes) -> Any:
     """The plain data in a YAML text that says everything once, and each number as it is read.
 
-    Refused is what would lock another plan than the one that a person reads: a key twice, of which YAML takes the last; an alias,
-    a few lines of which are a plan of gigabytes; and 010 or 1:30:00, which YAML reads as 8 and 5400.
+    Refused is what would lock another plan than the one that a person reads: a key twice, of which
+    YAML takes the last; an alias, a few lines of which are a plan of gigabytes; and 010 or 1:30:00,
+    which YAML reads as 8 and 5400.
 
     Raises:
         UsageError: not YAML, or one of these.
@@ -125,13 +130,19 @@ def _parsed(text: bytes) -> Any:
     class Loader(yaml.SafeLoader):
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
-                raise yaml.MarkedYAMLError(problem="an alias; write it out", problem_mark=self.peek_event().start_mark)  # type: ignore[no-untyped-call]
+                raise yaml.MarkedYAMLError(
+                    problem="an alias; write it out", problem_mark=self.peek_event().start_mark
+                )  # type: ignore[no-untyped-call]
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            keys = [
+                (key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)
+            ]
             if twice := sorted(key[1] for key in set(keys) if keys.count(key) > 1):
-                raise yaml.MarkedYAMLError(problem=f"{twice[0]} is there twice", problem_mark=node.start_mark)
+                raise yaml.MarkedYAMLError(
+                    problem=f"{twice[0]} is there twice", problem_mark=node.start_mark
+                )
             return super().construct_mapping(node, deep)
 
         def construct_yaml_int(self, node: Any) -> int:
@@ -146,11 +157,14 @@ def _parsed(text: bytes) -> Any:
         return yaml.load(text, Loader)  # a SafeLoader: plain data only
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UsageError("the plan is not YAML", got=f"{error.problem or error.context}{line}") from error
+        raise UsageError(
+            "the plan is not YAML", got=f"{error.problem or error.context}{line}"
+        ) from error
     except RecursionError as error:
         raise UsageError("the plan is nested too deeply") from error
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
-        # SafeLoader lets its constructors' own errors through: a date that no calendar has, `!!int x`.
+        # SafeLoader lets its constructors' own errors through: a date that no calendar has, `!!int
+        # x`.
         raise UsageError("the plan is not YAML", got=str(error).splitlines()[0]) from error
 
 
@@ -166,7 +180,9 @@ def _checked(plan: Any) -> dict[str, Any]:
     if not isinstance(plan["title"], str) or not plan["title"].strip():
         raise _Malformed("title is not a text")
     for name in ("files", "models", "outputs"):
-        if not isinstance(plan[name], list) or not all(isinstance(v, str) and v for v in plan[name]):
+        if not isinstance(plan[name], list) or not all(
+            isinstance(v, str) and v for v in plan[name]
+        ):
             raise _Malformed(f"{name} is not a list of texts")
     if not isinstance(plan["matrix"], dict):
         raise _Malformed("matrix is not a mapping")
@@ -177,7 +193,9 @@ def _checked(plan: Any) -> dict[str, Any]:
     for one in plan["predictions"]:
         _check_prediction(one, plan["outputs"])
     _check_texts(plan)
-    checked: dict[str, Any] = plan | {"commands": [[str(word) for word in command] for command in plan["commands"]]}
+    checked: dict[str, Any] = plan | {
+        "commands": [[str(word) for word in command] for command in plan["commands"]]
+    }
     try:
         canonical(checked)
     except (TypeError, ValueError) as error:
@@ -191,24 +209,38 @@ def _check_places(files: Sequence[str], outputs: Sequence[str]) -> None:
     if not outputs:
         raise _Malformed("no output is named")
     for place in outputs:
-        if inside := [name for name in files if PurePosixPath(place).is_relative_to(PurePosixPath(name))]:
+        if inside := [
+            name for name in files if PurePosixPath(place).is_relative_to(PurePosixPath(name))
+        ]:
             raise _Malformed(f"the output {place} would change the input {inside[0]}")
 
 
 def _check_commands(commands: Any) -> None:
-    if not isinstance(commands, list) or not all(isinstance(c, list) and c for c in commands) or not commands:
+    if (
+        not isinstance(commands, list)
+        or not all(isinstance(c, list) and c for c in commands)
+        or not commands
+    ):
         raise _Malformed("commands is not a list of lists of words")
     words = [word for command in commands for word in command]
-    if not all(isinstance(word, (str, int, float)) and not isinstance(word, bool) for word in words):
-        raise _Malformed("a word of a command is not a text or a number (quote yes, no, true and false)")
+    if not all(
+        isinstance(word, (str, int, float)) and not isinstance(word, bool) for word in words
+    ):
+        raise _Malformed(
+            "a word of a command is not a text or a number (quote yes, no, true and false)"
+        )
     if not all(command[0] for command in commands):
         raise _Malformed("a command begins with an empty word")
 
 
 def _check_texts(value: Any) -> None:
-    """No character that no program can be given, or that a terminal obeys. Tabs and line breaks are for scripts in a command."""
+    """No character that no program can be given, or that a terminal obeys. Tabs and line breaks are
+    for scripts in a command.
+    """
     if isinstance(value, str):
-        if odd := [c for c in value if unicodedata.category(c) in ("Cc", "Cs") and c not in "\t\n\r"]:
+        if odd := [
+            c for c in value if unicodedata.category(c) in ("Cc", "Cs") and c not in "\t\n\r"
+        ]:
             raise _Malformed(f"a text has a control character: {odd[0]!a}")
     elif isinstance(value, dict):
         for item in value.items():
@@ -220,7 +252,9 @@ def _check_texts(value: Any) -> None:
 
 def _check_prediction(one: Any, outputs: Sequence[str]) -> None:
     if not isinstance(one, dict) or set(one) != _PREDICTION_KEYS:
-        raise _Malformed(f"a prediction has not exactly the fields {', '.join(sorted(_PREDICTION_KEYS))}")
+        raise _Malformed(
+            f"a prediction has not exactly the fields {', '.join(sorted(_PREDICTION_KEYS))}"
+        )
     if not isinstance(one["operator"], str) or one["operator"] not in _OPERATORS:
         raise _Malformed(f"unknown operator {one['operator']!r}")
     if isinstance(one["value"], bool) or not isinstance(one["value"], (int, float)):
@@ -230,7 +264,9 @@ def _check_prediction(one: Any, outputs: Sequence[str]) -> None:
     if one["field"].count(" / ") > 1:
         raise _Malformed(f"a field is a number or a share of two, not {one['field']}")
     _require_inside(one["from"])
-    if not any(PurePosixPath(one["from"]).is_relative_to(PurePosixPath(output)) for output in outputs):
+    if not any(
+        PurePosixPath(one["from"]).is_relative_to(PurePosixPath(output)) for output in outputs
+    ):
         raise _Malformed(f"a prediction is measured in something that is no output: {one['from']}")
 
 
@@ -242,17 +278,18 @@ def _require_inside(place: str) -> None:
         raise _Malformed(f"a path has a line break: {place!r}")
 
 
-# -- hashes ------------------------------------------------------------------------------------------------------------
+# -- hashes ----------------------------------------------------------------------------------------
 
 
 def hash_path(path: Path) -> str:
     """SHA-256 of a file, or of a folder: of the sorted lines `<sha256>  <relative path>` of its files.
 
-    Left out are hidden files, `__pycache__`, and the prefix blocks in a run's folder, which are a cache.
+    Left out are hidden files, `__pycache__`, and the prefix blocks in a run's folder, which are a
+    cache.
 
     Raises:
-        PreregError: it is not there, cannot be read, or holds a symbolic link or a name with a line break, of which a list of
-            lines could say two things.
+        PreregError: it is not there, cannot be read, or holds a symbolic link or a name with a line
+            break, of which a list of lines could say two things.
     """
     if os.path.islink(path):
         raise PreregError("a symbolic link is not hashed", where=path)
@@ -269,7 +306,10 @@ def _files(folder: Path) -> Iterator[Path]:
         parts = path.relative_to(folder).parts
         if any(part.startswith(".") or part == "__pycache__" for part in parts):
             continue
-        if any(a.name == runlog.PREFIXES and (a.parent / runlog.LOG).exists() for a in (path, *path.parents)):
+        if any(
+            a.name == runlog.PREFIXES and (a.parent / runlog.LOG).exists()
+            for a in (path, *path.parents)
+        ):
             continue
         if path.is_symlink():
             raise PreregError("a symbolic link is not hashed", where=path)
@@ -301,7 +341,11 @@ def _package_sha256(name: str) -> str:
     """Of the package's source as it is installed, wherever that is."""
     module = sys.modules.get(name) or __import__(name)
     root = Path(str(module.__file__)).parent
-    lines = [f"{_hash_file(f)}  {f.relative_to(root).as_posix()}\n" for f in _files(root) if f.suffix == ".py"]
+    lines = [
+        f"{_hash_file(f)}  {f.relative_to(root).as_posix()}\n"
+        for f in _files(root)
+        if f.suffix == ".py"
+    ]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -310,14 +354,21 @@ def _inputs(plan: Mapping[str, Any], root: Path) -> dict[str, str]:
     found = {f"package {name}": _package_sha256(name) for name in PACKAGES}
     found["prompts"] = solver.prompts_sha256()
     found |= {f"file {place}": hash_path(root / place) for place in plan["files"]}
-    found |= {f"model {name}": models.file_sha256(models.resolve(_model(name, root))) for name in plan["models"]}
+    found |= {
+        f"model {name}": models.file_sha256(models.resolve(_model(name, root)))
+        for name in plan["models"]
+    }
     return found
 
 
 def _labels(plan: Mapping[str, Any]) -> list[str]:
     """What `_inputs` hashes."""
     labels = [f"package {name}" for name in PACKAGES] + ["prompts"]
-    return labels + [f"file {place}" for place in plan["files"]] + [f"model {name}" for name in plan["models"]]
+    return (
+        labels
+        + [f"file {place}" for place in plan["files"]]
+        + [f"model {name}" for name in plan["models"]]
+    )
 
 
 def _model(name: str, root: Path) -> str:
@@ -335,7 +386,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-# -- lock --------------------------------------------------------------------------------------------------------------
+# -- lock ------------------------------------------------------------------------------------------
 
 
 def lock_path(plan: Path) -> Path:
@@ -350,7 +401,8 @@ def lock(plan_path: Path) -> tuple[Path, str]:
     """Write the lock of a plan; where it is, and its SHA-256.
 
     Raises:
-        UsageError: not a plan, or it is locked already. PreregError, ModelError: an input is not there, or an output already is.
+        UsageError: not a plan, or it is locked already. PreregError, ModelError: an input is not
+        there, or an output already is.
     """
     if plan_path.suffix != ".yaml":
         raise UsageError("a plan's name ends in .yaml", got=plan_path.name, where=plan_path.parent)
@@ -363,7 +415,9 @@ def _lock(plan_path: Path, plan: Mapping[str, Any]) -> tuple[Path, str]:
     root = plan_path.absolute().parent
     path = lock_path(plan_path)
     if path.exists():
-        raise UsageError("the plan is locked already", where=path, hint="a changed plan gets another file name")
+        raise UsageError(
+            "the plan is locked already", where=path, hint="a changed plan gets another file name"
+        )
     if there := [place for place in plan["outputs"] if (root / place).exists()]:
         raise PreregError("an output is there before the run", got=", ".join(there), where=root)
     fields = {
@@ -378,7 +432,8 @@ def _lock(plan_path: Path, plan: Mapping[str, Any]) -> tuple[Path, str]:
 
 
 def commit(path: Path, tag: str | None) -> None:
-    """Commit the lock and its plan to the git repository around them, and with `tag` tag the commit.
+    """Commit the lock and its plan to the git repository around them, and with `tag` tag the
+    commit.
 
     Raises:
         PreregError: git refused; the lock stays.
@@ -394,24 +449,32 @@ def commit(path: Path, tag: str | None) -> None:
                 errors="replace",
             )  # fmt: skip
         except FileNotFoundError as error:
-            raise PreregError("git is not here", hint="publish the lock's hash another way") from error
+            raise PreregError(
+                "git is not here", hint="publish the lock's hash another way"
+            ) from error
         except subprocess.CalledProcessError as error:
             said = [
-                line for line in (error.stderr or error.stdout).splitlines() if line and not line.startswith("hint:")
+                line
+                for line in (error.stderr or error.stdout).splitlines()
+                if line and not line.startswith("hint:")
             ]
             clearest = [line for line in said if line.startswith(("fatal:", "error:"))] or said[-2:]
-            raise PreregError("git refused; the lock stands", got=" ".join(clearest), where=f"git {step[0]}") from error
+            raise PreregError(
+                "git refused; the lock stands", got=" ".join(clearest), where=f"git {step[0]}"
+            ) from error
 
 
-# -- run ---------------------------------------------------------------------------------------------------------------
+# -- run -------------------------------------------------------------------------------------------
 
 
 def run(path: Path, note: Callable[[str], None] = lambda _line: None) -> Checked:
-    """Run the plan's commands if everything is as it was locked; then hash the outputs and measure the predictions.
+    """Run the plan's commands if everything is as it was locked; then hash the outputs and measure
+    the predictions.
 
     Raises:
-        PreregError: an input or a version differs, an output is there already, an input changed while it ran, or another process
-            runs the plan. StoreFull: the record could not be written; found out before the run where possible.
+        PreregError: an input or a version differs, an output is there already, an input changed
+            while it ran, or another process runs the plan. StoreFull: the record could not be
+            written; found out before the run where possible.
     """
     locked, digest = _read_lock(path)
     with _alone(path, "being run"):
@@ -453,7 +516,8 @@ def _run(path: Path, locked: Mapping[str, Any], digest: str, note: Callable[[str
 
 @contextmanager
 def _alone(path: Path, doing: str) -> Iterator[None]:
-    """No other process that asks does the same with this file until the end; a killed one asks no more.
+    """No other process that asks does the same with this file until the end; a killed one asks no
+    more.
 
     Raises:
         PreregError: another does, or the file cannot be opened.
@@ -472,7 +536,9 @@ def _alone(path: Path, doing: str) -> Iterator[None]:
 
 
 def _hash_output(place: str, root: Path, note: Callable[[str], None]) -> str | None:
-    """None where there is nothing, or nothing that can be hashed: the record of a run that was made is written all the same."""
+    """None where there is nothing, or nothing that can be hashed: the record of a run that was made
+    is written all the same.
+    """
     try:
         return hash_path(root / place)
     except PreregError as error:
@@ -494,7 +560,9 @@ def _require_inputs(locked: Mapping[str, Any], root: Path) -> None:
 
 
 def _call(words: Sequence[str], root: Path, note: Callable[[str], None]) -> int:
-    """The exit code; a shell's 127 where there is no such program: what was run before it has its record."""
+    """The exit code; a shell's 127 where there is no such program: what was run before it has its
+    record.
+    """
     program = [sys.executable, "-m", words[0]] if words[0] in PACKAGES else [words[0]]
     try:
         return subprocess.run([*program, *words[1:]], cwd=root, check=False, stdout=2).returncode
@@ -514,9 +582,11 @@ def _measure(plan: Mapping[str, Any], root: Path) -> list[Verdict]:
 
 
 def measured(source: Path, field: str) -> float | None:
-    """The number at the dotted path `field` in a JSON file, or in the report of a run's folder; None where there is none.
+    """The number at the dotted path `field` in a JSON file, or in the report of a run's folder;
+    None where there is none.
 
-    A share of two numbers is `field / field`, for example `accuracy.k / accuracy.n`. NaN and infinity are no numbers.
+    A share of two numbers is `field / field`, for example `accuracy.k / accuracy.n`. NaN and
+    infinity are no numbers.
     """
     try:
         if source.is_dir():
@@ -550,7 +620,7 @@ def _at(document: Any, dotted: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-# -- check -------------------------------------------------------------------------------------------------------------
+# -- check -----------------------------------------------------------------------------------------
 
 
 def check(path: Path, published: str | None = None) -> Checked:
@@ -568,7 +638,9 @@ def check(path: Path, published: str | None = None) -> Checked:
     if published is not None:
         items.append(_item("lock", published.strip().lower(), digest))
     plan_path = path.with_name(path.name.removesuffix(".lock.json") + ".yaml")
-    items.append(_item("plan", locked["plan_sha256"], _hash_file(plan_path) if plan_path.is_file() else None))
+    items.append(
+        _item("plan", locked["plan_sha256"], _hash_file(plan_path) if plan_path.is_file() else None)
+    )
     for label, expected in locked["inputs"].items():
         items.append(_check_input(label, expected, root))
     record_file = record_path(path)
@@ -580,11 +652,19 @@ def check(path: Path, published: str | None = None) -> Checked:
         if expected is None:
             items.append(Item(f"output {place}", "missing", "an output", "the run made none"))
             continue
-        items.append(_item(f"output {place}", expected, hash_path(root / place) if (root / place).exists() else None))
+        items.append(
+            _item(
+                f"output {place}",
+                expected,
+                hash_path(root / place) if (root / place).exists() else None,
+            )
+        )
     verdicts = _measure(plan, root)
     if [verdict._asdict() for verdict in verdicts] != record["predictions"]:
         then = str([one.get("value") for one in record["predictions"]])
-        items.append(Item("predictions", "differs", then, str([verdict.value for verdict in verdicts])))
+        items.append(
+            Item("predictions", "differs", then, str([verdict.value for verdict in verdicts]))
+        )
     return Checked(digest, items, verdicts)
 
 
@@ -611,7 +691,7 @@ def _item(what: str, expected: str, got: str | None) -> Item:
     return Item(what, state, expected, got or "")
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 def _read(path: Path, schema: str) -> tuple[dict[str, Any], str]:
@@ -646,7 +726,9 @@ def _read_lock(path: Path) -> tuple[dict[str, Any], str]:
     if not isinstance(fields.get("plan_sha256"), str):
         raise PreregError("the lock names no plan", where=path)
     if odd := set(fields["inputs"]) ^ set(_labels(fields["plan"])):
-        raise PreregError("the lock's inputs are not those of its plan", got=", ".join(sorted(odd)), where=path)
+        raise PreregError(
+            "the lock's inputs are not those of its plan", got=", ".join(sorted(odd)), where=path
+        )
     return fields, digest
 
 
@@ -654,7 +736,9 @@ def _read_record(path: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
     fields, _ = _read(path, RECORD_SCHEMA)
     _require_texts(fields, ("outputs",), path, or_nothing=True)
     if odd := set(fields["outputs"]) ^ set(plan["outputs"]):
-        raise PreregError("the record's outputs are not those of the plan", got=", ".join(sorted(odd)), where=path)
+        raise PreregError(
+            "the record's outputs are not those of the plan", got=", ".join(sorted(odd)), where=path
+        )
     predictions = fields.get("predictions")
     if not isinstance(fields.get("lock_sha256"), str) or not isinstance(predictions, list):
         raise PreregError("the record names no lock, or no predictions", where=path)
@@ -663,7 +747,9 @@ def _read_record(path: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _require_texts(fields: Mapping[str, Any], names: Iterable[str], path: Path, or_nothing: bool = False) -> None:
+def _require_texts(
+    fields: Mapping[str, Any], names: Iterable[str], path: Path, or_nothing: bool = False
+) -> None:
     """Each is a mapping to texts, or to nothing."""
     for name in names:
         found = fields.get(name)
@@ -674,7 +760,9 @@ def _require_texts(fields: Mapping[str, Any], names: Iterable[str], path: Path, 
 
 
 def _write(path: Path, fields: Mapping[str, Any]) -> str:
-    """Write canonical JSON so that a crash leaves the old state or the new one; the SHA-256 of the file."""
+    """Write canonical JSON so that a crash leaves the old state or the new one; the SHA-256 of the
+    file.
+    """
     data = canonical(fields) + b"\n"
     try:
         durable.write(path, data)

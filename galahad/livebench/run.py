@@ -1,13 +1,16 @@
-"""LiveBench files: old questions as a library, newer ones as the test, graded by each task's own rule (`livebench_rules`).
+"""LiveBench files: old questions as a library, newer ones as the test, graded by each task's own
+rule (`livebench_rules`).
 
-The split is by release date, with three rules. No id and no text is on both sides. A *template* (an exam, a generator's subtask) is
-never split by row: newer questions of a template that the library holds are left out and counted, because they are the old ones in
-other words (`updated_amc_12a_2023` is `amc_12a_2023` again). And *replay* (the library's own questions) and *transfer* (newer ones)
-are scored apart.
+The split is by release date, with three rules. No id and no text is on both sides. A *template* (an
+exam, a generator's subtask) is
+never split by row: newer questions of a template that the library holds are left out and counted,
+because they are the old ones in other words (`updated_amc_12a_2023` is `amc_12a_2023` again). And
+*replay* (the library's own questions) and *transfer* (newer ones) are scored apart.
 
-A library block holds several worked examples of one task: question and gold. The control is the same prompt behind a block that
-holds the task's name only, so both arms graft. Deliberately does not know how the questions came about, nor what answers them; their
-texts stay in their files and never enter a result, which holds ids, grades, tokens, seconds and hashes.
+A library block holds several worked examples of one task: question and gold. The control is the
+same prompt behind a block that holds the task's name only, so both arms graft. Deliberately does
+not know how the questions came about, nor what answers them; their texts stay in their files and
+never enter a result, which holds ids, grades, tokens, seconds and hashes.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ class Split(NamedTuple):
 class Said(NamedTuple):
     """One arm's answer.
 
-    right: in the form that the prompt asks for, and all of it. score: what LiveBench's scorer gives, 0..1; it accepts more forms,
+    right: in the form that the prompt asks for, and all of it. score: what LiveBench's scorer
+    gives, 0..1; it accepts more forms,
     and parts of a list. cut: the token limit ended it.
     """
 
@@ -71,11 +75,16 @@ class Answer(NamedTuple):
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Answer:
         """Raises KeyError, TypeError, ValueError: not what `record` gives."""
-        found = cls(record["id"], record["task"], Said(**record["library"]), Said(**record["without"]))
+        found = cls(
+            record["id"], record["task"], Said(**record["library"]), Said(**record["without"])
+        )
         if not isinstance(found.id, str) or found.task not in RULES:
             raise ValueError("an answer without an id or a task")
         for said in (found.library, found.without):
-            if not (isinstance(said.right, bool) and isinstance(said.cut, bool)) or type(said.n_out) is not int:
+            if (
+                not (isinstance(said.right, bool) and isinstance(said.cut, bool))
+                or type(said.n_out) is not int
+            ):
                 raise TypeError(f"the answer to {found.id} is malformed")
             if not 0 <= said.score <= 1 or not 0 <= said.seconds < math.inf:
                 raise ValueError(f"the answer to {found.id} has a figure out of range")
@@ -91,8 +100,8 @@ def read(paths: Sequence[Path]) -> list[Question]:
     """The questions of JSON-lines files whose task has a grader here.
 
     Raises:
-        SuiteError: not such a file, a field is missing, or is no text, an id is there twice, or a task without a
-            grader.
+        SuiteError: not such a file, a field is missing, or is no text, an id is there twice, or a
+            task without a grader.
     """
     found: dict[str, Question] = {}
     for path in paths:
@@ -104,7 +113,11 @@ def read(paths: Sequence[Path]) -> list[Question]:
             if line.strip():
                 question = _question(line, f"{path}, line {number}")
                 if question.id in found:
-                    raise SuiteError("a question id is there twice", got=question.id, where=f"{path}, line {number}")
+                    raise SuiteError(
+                        "a question id is there twice",
+                        got=question.id,
+                        where=f"{path}, line {number}",
+                    )
                 found[question.id] = question
     if not found:
         raise SuiteError("no question", where=", ".join(map(str, paths)))
@@ -118,23 +131,39 @@ def _question(line: str, where: str) -> Question:
         raise SuiteError("not JSON lines", got=error, where=where) from error
     missing = [name for name in _FIELDS if not isinstance(row, dict) or name not in row]
     if missing:
-        raise SuiteError("not a LiveBench question", expected=f"the fields {', '.join(missing)}", where=where)
+        raise SuiteError(
+            "not a LiveBench question", expected=f"the fields {', '.join(missing)}", where=where
+        )
     turns, released = row["turns"], row["livebench_release_date"]
     if not isinstance(turns, list) or len(turns) != 1 or not isinstance(turns[0], str):
         raise SuiteError("a question has one turn", where=where)
     if not isinstance(released, str) or not _is_date(released[:10]):
         raise SuiteError("a release date is YYYY-MM-DD", got=repr(released), where=where)
-    texts = {"question_id": row["question_id"], "ground_truth": row["ground_truth"], "turns": turns[0]}
+    texts = {
+        "question_id": row["question_id"],
+        "ground_truth": row["ground_truth"],
+        "turns": turns[0],
+    }
     for name, text in texts.items():
         if not isinstance(text, str) or not text.strip():
             raise SuiteError(f"{name} is no text", got=repr(text), where=where)
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise SuiteError(f"{name} has half a surrogate pair, which is no character", where=where)
+            raise SuiteError(
+                f"{name} has half a surrogate pair, which is no character", where=where
+            )
     if not isinstance(row["task"], str) or row["task"] not in RULES:
-        raise SuiteError("no grader for this task", expected=", ".join(RULES), got=row["task"], where=where)
+        raise SuiteError(
+            "no grader for this task", expected=", ".join(RULES), got=row["task"], where=where
+        )
     subtask = row.get("subtask")
-    template = f"{row['task']}/{subtask.removeprefix('updated_')}" if isinstance(subtask, str) else row["question_id"]
-    return Question(row["question_id"], row["task"], template, released[:10], turns[0], row["ground_truth"])
+    template = (
+        f"{row['task']}/{subtask.removeprefix('updated_')}"
+        if isinstance(subtask, str)
+        else row["question_id"]
+    )
+    return Question(
+        row["question_id"], row["task"], template, released[:10], turns[0], row["ground_truth"]
+    )
 
 
 def _is_date(text: str) -> bool:
@@ -166,18 +195,23 @@ def split(questions: Iterable[Question], library_before: str) -> Split:
     return Split(library, test, left_out)
 
 
-# -- running -----------------------------------------------------------------------------------------------------------
+# -- running ---------------------------------------------------------------------------------------
 
 
 def document(task: str, examples: Sequence[Question]) -> str:
     """The text of a block: worked examples of one task, question and answer."""
     parts = [f"Solved examples of the task {task}."]
-    parts += [f"Question:\n{question.text}\n\nAnswer: {RULES[task].form(question.gold)}" for question in examples]
+    parts += [
+        f"Question:\n{question.text}\n\nAnswer: {RULES[task].form(question.gold)}"
+        for question in examples
+    ]
     return "\n\n---\n\n".join(parts)
 
 
 def sample(questions: Sequence[Question], n: int, seed: int) -> list[Question]:
-    """At most `n` of each task; which ones depends on the seed alone, and a larger sample holds a smaller one."""
+    """At most `n` of each task; which ones depends on the seed alone, and a larger sample holds a
+    smaller one.
+    """
     chosen: list[Question] = []
     for task in sorted({question.task for question in questions}):
         own = sorted((q for q in questions if q.task == task), key=lambda q: q.id)
@@ -187,9 +221,14 @@ def sample(questions: Sequence[Question], n: int, seed: int) -> list[Question]:
 
 
 def ask(
-    reader: Reader, library: Library, examples: Sequence[Question], questions: Sequence[Question], max_tokens: int
+    reader: Reader,
+    library: Library,
+    examples: Sequence[Question],
+    questions: Sequence[Question],
+    max_tokens: int,
 ) -> Iterator[Answer]:
-    """Each question behind the block of its task's examples, and behind a block without examples; greedy.
+    """Each question behind the block of its task's examples, and behind a block without examples;
+    greedy.
 
     Raises:
         UsageError: a task without an example. ContextFull: a question that does not fit.
@@ -197,15 +236,24 @@ def ask(
     for task in sorted({question.task for question in questions}):
         own = [example for example in examples if example.task == task]
         if not own:
-            raise UsageError("no library question of this task", got=task, hint="an earlier file, or a later date")
+            raise UsageError(
+                "no library question of this task",
+                got=task,
+                hint="an earlier file, or a later date",
+            )
         reader.save(library, f"{task}-library", document(task, own), task)
         reader.save(library, f"{task}-without", document(task, []), task)
         for question in (q for q in questions if q.task == task):
-            said = [_said(reader, library, f"{task}-{arm}", question, max_tokens) for arm in ("library", "without")]
+            said = [
+                _said(reader, library, f"{task}-{arm}", question, max_tokens)
+                for arm in ("library", "without")
+            ]
             yield Answer(question.id, task, *said)
 
 
-def _said(reader: Reader, library: Library, block: str, question: Question, max_tokens: int) -> Said:
+def _said(
+    reader: Reader, library: Library, block: str, question: Question, max_tokens: int
+) -> Said:
     started = time.monotonic()
     done = reader.ask(library, block, question.text, max_tokens=max_tokens)
     cut = done.finish == "length"
@@ -217,7 +265,9 @@ def _said(reader: Reader, library: Library, block: str, question: Question, max_
 def documents_sha256(examples: Sequence[Question]) -> dict[str, str]:
     """Task -> the SHA-256 of its block's text: which examples in which form, without saying them."""
     tasks = sorted({example.task for example in examples})
-    return {task: text_sha256(document(task, [e for e in examples if e.task == task])) for task in tasks}
+    return {
+        task: text_sha256(document(task, [e for e in examples if e.task == task])) for task in tasks
+    }
 
 
 def questions_sha256(questions: Iterable[Question]) -> str:
@@ -226,14 +276,18 @@ def questions_sha256(questions: Iterable[Question]) -> str:
 
 
 def scores(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Task -> right, n and mean score with the library, the same without it, and the paired test between the two."""
+    """Task -> right, n and mean score with the library, the same without it, and the paired test
+    between the two.
+    """
     found = {}
     for task in sorted({answer.task for answer in answers}):
         own = [answer for answer in answers if answer.task == task]
         found[task] = {
             **_score([answer.library for answer in own]),
             "without": _score([answer.without for answer in own]),
-            "paired": PairedOutcomes.of([a.without.right for a in own], [a.library.right for a in own])._asdict(),
+            "paired": PairedOutcomes.of(
+                [a.without.right for a in own], [a.library.right for a in own]
+            )._asdict(),
         }
     return found
 
@@ -251,7 +305,7 @@ def _score(said: Sequence[Said]) -> dict[str, Any]:
     }
 
 
-# -- a result file -----------------------------------------------------------------------------------------------------
+# -- a result file ---------------------------------------------------------------------------------
 
 Answers = dict[str, list[Answer]]
 """Kind (transfer, replay) -> its answers."""
@@ -279,11 +333,15 @@ def resume(path: Path, settings: dict[str, Any], kinds: Iterable[str]) -> Answer
         if found["schema"] != SCHEMA:
             raise ValueError(f"{found['schema']} is not {SCHEMA}; name another file")
         there: dict[str, Any] = {**found["settings"]}
-        answers = {kind: [Answer.from_record(one) for one in found[f"{kind}_answers"]] for kind in kinds}
+        answers = {
+            kind: [Answer.from_record(one) for one in found[f"{kind}_answers"]] for kind in kinds
+        }
         if any(len({one.id for one in own}) < len(own) for own in answers.values()):
             raise ValueError("an answer is there twice")
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise SuiteError("not a result of livebench", got=f"{type(error).__name__}: {error}", where=path) from error
+        raise SuiteError(
+            "not a result of livebench", got=f"{type(error).__name__}: {error}", where=path
+        ) from error
     if differing := [name for name in settings if settings[name] != there.get(name)]:
         name = differing[0]
         raise UsageError(

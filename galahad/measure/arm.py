@@ -1,6 +1,8 @@
-"""One arm of a comparison: the same problems asked in one way, a row each, in order, with what it cost.
+"""One arm of a comparison: the same problems asked in one way, a row each, in order, with what it
+cost.
 
-The file of an arm holds no text of a problem or of a model. Deliberately does not know: how an arm is run.
+The file of an arm holds no text of a problem or of a model. Deliberately does not know: how an arm
+is run.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ SCHEMA = "galahad.arm/1"
 
 @dataclass(frozen=True)
 class Row:
-    """One problem. `grade` is right, wrong or none; `cause` says how it ended ("answer" where nothing went wrong).
+    """One problem. `grade` is right, wrong or none; `cause` says how it ended ("answer" where
+    nothing went wrong).
 
-    `block` is the entry that it was routed to, or None. Tokens and seconds are sums over `n_attempts`; `n_out` counts generated
-    tokens without the one that stops, `seconds` is wall time from the question to the graded answer. `detail` is the arm's own.
+    `block` is the entry that it was routed to, or None. Tokens and seconds are sums over
+    `n_attempts`; `n_out` counts generated tokens without the one that stops, `seconds` is wall time
+    from the question to the graded answer. `detail` is the arm's own.
     """
 
     id: str
@@ -44,7 +48,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Arm:
-    """`kind` names the arm, `settings` everything that was chosen for it; `energy` is a reading over the whole arm."""
+    """`kind` names the arm, `settings` everything that was chosen for it; `energy` is a reading
+    over the whole arm.
+    """
 
     kind: str
     engine: Mapping[str, Any]
@@ -104,7 +110,8 @@ class Arm:
     def write(self, path: Path) -> None:
         """Raises StoreFull, or UsageError if the folder is missing."""
         durable.write_output(
-            path, json.dumps({"schema": SCHEMA, **self.as_dict()}, ensure_ascii=False, indent=1) + "\n"
+            path,
+            json.dumps({"schema": SCHEMA, **self.as_dict()}, ensure_ascii=False, indent=1) + "\n",
         )
 
 
@@ -119,13 +126,24 @@ def load(path: Path) -> Arm:
     except (OSError, ValueError, RecursionError) as error:
         raise SuiteError("the arm cannot be read", got=error, where=path) from error
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        raise SuiteError("not an arm", expected=f"a file of {SCHEMA}: recall or transfer with --out", where=path)
+        raise SuiteError(
+            "not an arm", expected=f"a file of {SCHEMA}: recall or transfer with --out", where=path
+        )
     try:
         rows = tuple(Row(**row) for row in record["rows"])
-        arm = Arm(record["kind"], record["engine"], record["settings"], rows, record["energy"], record["created"])
+        arm = Arm(
+            record["kind"],
+            record["engine"],
+            record["settings"],
+            rows,
+            record["energy"],
+            record["created"],
+        )
         _require_types(arm)
     except (KeyError, TypeError) as error:
-        raise SuiteError("the arm lacks a field, or has one of another type", got=error, where=path) from error
+        raise SuiteError(
+            "the arm lacks a field, or has one of another type", got=error, where=path
+        ) from error
     return arm
 
 
@@ -139,17 +157,25 @@ _ROW_TYPES: Mapping[str, tuple[type, ...]] = {
 
 def _require_types(arm: Arm) -> None:
     """Raises TypeError with the first field that has another type than `Arm.write` gives it."""
-    wrong = [name for name in ("engine", "settings", "energy") if not isinstance(getattr(arm, name), dict)]
+    wrong = [
+        name
+        for name in ("engine", "settings", "energy")
+        if not isinstance(getattr(arm, name), dict)
+    ]
     wrong += [name for name in ("kind", "created") if not isinstance(getattr(arm, name), str)]
     for number, row in enumerate(arm.rows, 1):
         wrong += [
-            f"row {number}: {name}" for name, kinds in _ROW_TYPES.items() if type(getattr(row, name)) not in kinds
+            f"row {number}: {name}"
+            for name, kinds in _ROW_TYPES.items()
+            if type(getattr(row, name)) not in kinds
         ]
         if not wrong and not math.isfinite(row.seconds):
             wrong.append(f"row {number}: seconds")
     if not wrong:
         wrong += [
-            f"energy: {name}" for name in ("low", "high") if type(arm.energy.get(name)) not in (*_NUMBER, type(None))
+            f"energy: {name}"
+            for name in ("low", "high")
+            if type(arm.energy.get(name)) not in (*_NUMBER, type(None))
         ]
     if wrong:
         raise TypeError(wrong[0])

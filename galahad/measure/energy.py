@@ -1,7 +1,9 @@
-"""Energy that was used while something ran: NVML on NVIDIA, RAPL where it can be read, else not measured.
+"""Energy that was used while something ran: NVML on NVIDIA, RAPL where it can be read, else not
+measured.
 
-Both are counters of a whole device, read at the two ends: the GPU boards, or the CPU packages, with everything else that runs
-there. What a counter shows is late by up to its own step, so a reading is a range; what lies below one step is not a number.
+Both are counters of a whole device, read at the two ends: the GPU boards, or the CPU packages, with
+everything else that runs there. What a counter shows is late by up to its own step, so a reading is
+a range; what lies below one step is not a number.
 Deliberately does not know: what the energy was used for, and what electricity costs.
 """
 
@@ -16,8 +18,9 @@ from typing import Any, Protocol, Self
 NOT_MEASURED = "not measured"
 POWERCAP = Path("/sys/class/powercap")
 
-# How often the counter itself moves. NVML documents none; 0.1 s is the longest seen on data-centre boards (20 to 100 ms).
-# RAPL is updated about once a millisecond (Intel SDM volume 3, section "RAPL interfaces").
+# How often the counter itself moves. NVML documents none; 0.1 s is the longest seen on data-centre
+# boards (20 to 100 ms). RAPL is updated about once a millisecond (Intel SDM volume 3, section "RAPL
+# interfaces").
 _NVML_STEP_SECONDS = 0.1
 _RAPL_STEP_SECONDS = 0.001
 
@@ -26,8 +29,8 @@ _RAPL_STEP_SECONDS = 0.001
 class Reading:
     """Joules between the two ends of a measurement.
 
-    `low` and `high` bound what was used; all three are None where it was not measured. `source` names the counter and what it
-    covers; `step_seconds` is how coarse it is in time.
+    `low` and `high` bound what was used; all three are None where it was not measured. `source`
+    names the counter and what it covers; `step_seconds` is how coarse it is in time.
     """
 
     joules: float | None
@@ -63,7 +66,9 @@ class Counter(Protocol):
 
 @dataclass
 class Rapl:
-    """The package domains under `/sys/class/powercap`. Readable by root only on most kernels since 2020."""
+    """The package domains under `/sys/class/powercap`. Readable by root only on most kernels since
+    2020.
+    """
 
     folders: list[Path]
     step_seconds: float = _RAPL_STEP_SECONDS
@@ -72,15 +77,21 @@ class Rapl:
 
     def __post_init__(self) -> None:
         self.source = f"RAPL, {len(self.folders)} CPU package(s), all processes"
-        self._wraps = [int((f / "max_energy_range_uj").read_text(encoding="ascii")) / 1e6 for f in self.folders]
+        self._wraps = [
+            int((f / "max_energy_range_uj").read_text(encoding="ascii")) / 1e6 for f in self.folders
+        ]
 
     @classmethod
     def find(cls, root: Path = POWERCAP) -> Self | None:
-        """The packages that can be read, or None. Subdomains (`intel-rapl:0:1`) are part of their package."""
+        """The packages that can be read, or None. Subdomains (`intel-rapl:0:1`) are part of their
+        package.
+        """
         folders = []
         try:
             for folder in sorted(root.glob("intel-rapl:*")):
-                if folder.name.count(":") == 1 and (folder / "name").read_text(encoding="ascii").startswith("package"):
+                if folder.name.count(":") == 1 and (folder / "name").read_text(
+                    encoding="ascii"
+                ).startswith("package"):
                     int((folder / "energy_uj").read_text(encoding="ascii"))
                     folders.append(folder)
             return cls(folders) if folders else None
@@ -88,7 +99,9 @@ class Rapl:
             return None
 
     def joules(self) -> list[float]:
-        return [int((folder / "energy_uj").read_text(encoding="ascii")) / 1e6 for folder in self.folders]
+        return [
+            int((folder / "energy_uj").read_text(encoding="ascii")) / 1e6 for folder in self.folders
+        ]
 
     def used(self, before: list[float], after: list[float]) -> float:
         parts = zip(before, after, self._wraps, strict=True)
@@ -116,7 +129,9 @@ class Nvml:
             return None
         try:
             pynvml.nvmlInit()
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+            handles = [
+                pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())
+            ]
             for handle in handles:
                 pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
         except pynvml.NVMLError:
@@ -125,7 +140,10 @@ class Nvml:
 
     def joules(self) -> list[float]:
         # The counter is in millijoules since the driver was loaded.
-        return [self.library.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3 for handle in self.handles]
+        return [
+            self.library.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
+            for handle in self.handles
+        ]
 
     def used(self, before: list[float], after: list[float]) -> float:
         return sum(b - a for a, b in zip(before, after, strict=True))
@@ -172,8 +190,12 @@ class Meter:
             return Reading(None, None, None, seconds, NOT_MEASURED, None)
         step = self._counter.step_seconds
         if seconds <= step:
-            return Reading(None, None, None, seconds, f"{self._counter.source}: shorter than its step", step)
+            return Reading(
+                None, None, None, seconds, f"{self._counter.source}: shorter than its step", step
+            )
         joules = self._counter.used(self._before, after)
         # Each end may be late by one step of the counter, at the mean power of the measurement.
         slack = joules / seconds * step
-        return Reading(joules, max(joules - slack, 0.0), joules + slack, seconds, self._counter.source, step)
+        return Reading(
+            joules, max(joules - slack, 0.0), joules + slack, seconds, self._counter.source, step
+        )

@@ -1,7 +1,7 @@
 """The statistics that reports state, each with its method and its n; a thin layer over scipy.
 
-Deliberately does not decide: a p-value and an interval are given, and the reader is told how they were made. Randomness takes a
-seed from the caller.
+Deliberately does not decide: a p-value and an interval are given, and the reader is told how they
+were made. Randomness takes a seed from the caller.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ _RESAMPLES = 9999
 
 
 class Proportion(NamedTuple):
-    """`k` of `n` with the Wilson interval [`low`, `high`] at 95 %; all in 0..1. `n` may be 0: then nothing is known."""
+    """`k` of `n` with the Wilson interval [`low`, `high`] at 95 %; all in 0..1. `n` may be 0: then
+    nothing is known.
+    """
 
     k: int
     n: int
@@ -40,8 +42,8 @@ class Proportion(NamedTuple):
 class PairedOutcomes(NamedTuple):
     """Right or wrong of the same problems under two arms. `p` is McNemar's, exact and two-sided.
 
-    n: pairs; only_first, only_second: pairs that one arm alone got right. The test looks at those only: with few of them no
-    difference can be shown, whatever it is.
+    n: pairs; only_first, only_second: pairs that one arm alone got right. The test looks at those
+    only: with few of them no difference can be shown, whatever it is.
     """
 
     n: int
@@ -67,11 +69,15 @@ class PairedOutcomes(NamedTuple):
 
             # Under no difference each discordant pair falls to either side with probability 1/2.
             p = float(binomtest(b, b + c).pvalue)
-        return cls(len(pairs), sum(x and y for x, y in pairs), b, c, sum(not (x or y) for x, y in pairs), p)
+        return cls(
+            len(pairs), sum(x and y for x, y in pairs), b, c, sum(not (x or y) for x, y in pairs), p
+        )
 
     @property
     def smallest_p(self) -> float:
-        """What `p` would be if every discordant pair fell to one side: above the level, the data cannot decide."""
+        """What `p` would be if every discordant pair fell to one side: above the level, the data
+        cannot decide.
+        """
         return min(1.0, 2.0 ** (1 - self.only_first - self.only_second))
 
     def __str__(self) -> str:
@@ -83,10 +89,11 @@ class PairedOutcomes(NamedTuple):
 
 
 class PairedDifference(NamedTuple):
-    """Mean of `second - first` over pairs, with its bootstrap interval at 95 % and Wilcoxon's signed-rank p.
+    """Mean of `second - first` over pairs, with its bootstrap interval at 95 % and Wilcoxon's
+    signed-rank p.
 
-    The interval is None for fewer than two pairs or where all differences are equal (there is then no spread to resample), p is
-    None where no pair differs.
+    The interval is None for fewer than two pairs or where all differences are equal (there is then
+    no spread to resample), p is None where no pair differs.
     """
 
     n: int
@@ -101,7 +108,8 @@ class PairedDifference(NamedTuple):
         import numpy as np
         from scipy.stats import bootstrap, wilcoxon
 
-        difference = np.array([b - a for a, b in zip(first, second, strict=True)], dtype=np.float64)  # (n,)
+        # (n,)
+        difference = np.array([b - a for a, b in zip(first, second, strict=True)], dtype=np.float64)
         if not len(difference):
             raise ValueError("no pair")
         low = high = p = None

@@ -1,8 +1,9 @@
-"""What is wrong with a problem's text: the faults that public copies really have, and the repairs that are certain.
+"""What is wrong with a problem's text: the faults that public copies really have, and the repairs
+that are certain.
 
-Every kind of fault is listed in `KINDS` with its severity: a row with an *error* must not reach a model, one with a
-*warning* may. A repair is offered only where the original can be told from what is left: a form feed before `rac{` was
-`\\frac{`. Repairing is pure and returns what it did.
+Every kind of fault is listed in `KINDS` with its severity: a row with an *error* must not reach a
+model, one with a *warning* may. A repair is offered only where the original can be told from what
+is left: a form feed before `rac{` was `\\frac{`. Repairing is pure and returns what it did.
 
 Nothing here reads or writes files, and nothing knows of ids or of other rows.
 """
@@ -47,7 +48,10 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "broken-latex": ("error", "a LaTeX command without its first letter"),
     "over-escaped": ("warning", "LaTeX commands with a doubled backslash"),
     "invisible-character": ("warning", "characters that are not visible"),
-    "bad-character": ("error", "a replacement character or a lone surrogate: text was lost in decoding"),
+    "bad-character": (
+        "error",
+        "a replacement character or a lone surrogate: text was lost in decoding",
+    ),
     "mojibake": ("warning", "UTF-8 that was read as another encoding"),
     "html": ("warning", "HTML tags or entities"),
     "chat-template": ("error", "a chat template is baked into the text"),
@@ -64,7 +68,9 @@ MAX_TEXT = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. `row` counts from 1, 0 is the whole file; `repairable` says that `repair` would remove it."""
+    """One fault. `row` counts from 1, 0 is the whole file; `repairable` says that `repair` would
+    remove it.
+    """
 
     row: int
     id: str
@@ -86,7 +92,9 @@ class Finding(NamedTuple):
 
 
 def find(text: str, gold: int | None) -> list[Finding]:
-    """The faults of a problem's text, in the order of `KINDS`; `gold` lets it see whether the text gives it away."""
+    """The faults of a problem's text, in the order of `KINDS`; `gold` lets it see whether the text
+    gives it away.
+    """
     if not text.strip():
         return [Finding("empty-text", "nothing but white space", False)]
     if len(text) > MAX_TEXT:
@@ -99,7 +107,9 @@ def find(text: str, gold: int | None) -> list[Finding]:
 
 
 def repair(text: str, gold: int | None) -> tuple[str, list[str]]:
-    """`text` with every certain repair made, and one line for each kind of repair; `text` itself if there is none."""
+    """`text` with every certain repair made, and one line for each kind of repair; `text` itself if
+    there is none.
+    """
     done: list[str] = []
     if len(text) > MAX_TEXT:
         return text, done
@@ -122,11 +132,15 @@ def _shown(text: str, at: int, width: int = 12) -> str:
 
 # --- what is left of LaTeX after a careless unescape ---
 
-# For each control character, the rests of the commands whose backslash and first letter it swallowed. White space that
-# texts have for other reasons (tab, newline, carriage return) needs a rest that is no word.
+# For each control character, the rests of the commands whose backslash and first letter it
+# swallowed. White space that texts have for other reasons (tab, newline, carriage return) needs a
+# rest that is no word.
 _RESTS = {
     "\f": ("f", r"rac|orall|lat|box|ootnotesize|loor"),
-    "\b": ("b", r"inom|egin|eta|ar|mod|oxed|ig|igl|igr|igg|ullet|ot|f|old|oldsymbol|ecause|ackslash|matrix"),
+    "\b": (
+        "b",
+        r"inom|egin|eta|ar|mod|oxed|ig|igl|igr|igg|ullet|ot|f|old|oldsymbol|ecause|ackslash|matrix",
+    ),
     "\a": ("a", r"lpha|ngle|pprox|rcsin|rccos|rctan|rg|st|lign|symp|leph|cute|rray|cos|sin|tan"),
     "\v": ("v", r"ec|ert|ee|dots|arphi|arepsilon|artheta|dash"),
     "\t": (
@@ -139,11 +153,13 @@ _RESTS = {
 }
 _SWALLOWED = re.compile(
     "|".join(
-        f"(?P<{letter}>{re.escape(char)})(?={rest})(?!(?:{rest})[A-Za-z])" for char, (letter, rest) in _RESTS.items()
+        f"(?P<{letter}>{re.escape(char)})(?={rest})(?!(?:{rest})[A-Za-z])"
+        for char, (letter, rest) in _RESTS.items()
     )
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# The same commands with nothing left of their beginning at all. Only rests that are no words and no variables.
+# The same commands with nothing left of their beginning at all. Only rests that are no words and no
+# variables.
 _HEADLESS = re.compile(
     r"(?<![A-Za-z\\\x00-\x09\x0b-\x1f])(?:(?P<f>rac)(?=\s*\{)|(?P<t>riangle|imes|heta|frac(?=\{))"
     r"|(?P<b>inom(?=\{)|egin(?=\{)|oxed(?=\{))|(?P<s>qrt)(?=[\[{]))(?![A-Za-z])"
@@ -161,12 +177,19 @@ def _control_characters(text: str) -> list[Finding]:
     for at in sorted(swallowed | {match.start() for match in _CONTROL.finditer(text)}):
         known = at in swallowed
         what = "left of a LaTeX command" if known else "no LaTeX command can be told from it"
-        findings.append(Finding("control-character", f"U+{ord(text[at]):04X} in {_shown(text, at)}: {what}", True))
+        findings.append(
+            Finding(
+                "control-character", f"U+{ord(text[at]):04X} in {_shown(text, at)}: {what}", True
+            )
+        )
     return findings
 
 
 def _headless(text: str) -> list[Finding]:
-    return [Finding("broken-latex", f"{_shown(text, m.start())}", True) for m in _HEADLESS.finditer(text)]
+    return [
+        Finding("broken-latex", f"{_shown(text, m.start())}", True)
+        for m in _HEADLESS.finditer(text)
+    ]
 
 
 def _over_escaped(text: str) -> list[Finding]:
@@ -177,9 +200,19 @@ def _over_escaped(text: str) -> list[Finding]:
 def _characters(text: str) -> list[Finding]:
     findings = []
     if match := _INVISIBLE.search(text):
-        findings.append(Finding("invisible-character", f"U+{ord(match[0]):04X} in {_shown(text, match.start())}", True))
+        findings.append(
+            Finding(
+                "invisible-character",
+                f"U+{ord(match[0]):04X} in {_shown(text, match.start())}",
+                True,
+            )
+        )
     if match := re.search("[\ufffd\ud800-\udfff]", text):
-        findings.append(Finding("bad-character", f"U+{ord(match[0]):04X} in {_shown(text, match.start())}", False))
+        findings.append(
+            Finding(
+                "bad-character", f"U+{ord(match[0]):04X} in {_shown(text, match.start())}", False
+            )
+        )
     if match := _MOJIBAKE.search(text):
         findings.append(Finding("mojibake", _shown(text, match.start()), _demojibake(text) != text))
     return findings
@@ -207,7 +240,9 @@ _TAG = re.compile(
     r"(?:\s+[a-z-]+=[^<>]{0,300})?\s*/?>",
     re.I,
 )
-_ENTITY = re.compile(r"&(?:nbsp|lt|gt|amp|quot|le|ge|times|ndash|mdash|minus|deg|pi|#\d{1,6}|#x[0-9a-f]{1,5});", re.I)
+_ENTITY = re.compile(
+    r"&(?:nbsp|lt|gt|amp|quot|le|ge|times|ndash|mdash|minus|deg|pi|#\d{1,6}|#x[0-9a-f]{1,5});", re.I
+)
 
 
 def _html(text: str) -> list[Finding]:
@@ -251,7 +286,8 @@ _USER_TURNS = tuple(
 
 def _user_turn(text: str) -> str | None:
     """The user's words inside a chat template, if exactly one turn of one template can be told."""
-    if len(_TEMPLATE.findall(text)) > 20:  # no single turn; and the patterns below would be slow on it
+    # no single turn; and the patterns below would be slow on it
+    if len(_TEMPLATE.findall(text)) > 20:
         return None
     turns = [turn for pattern in _USER_TURNS for turn in pattern.findall(text)]
     return turns[0].strip() if len(turns) == 1 and not _TEMPLATE.search(turns[0]) else None
@@ -259,7 +295,9 @@ def _user_turn(text: str) -> str | None:
 
 def _chat_template(text: str) -> list[Finding]:
     match = _TEMPLATE.search(text)
-    return [Finding("chat-template", f"{match[0]!r}", _user_turn(text) is not None)] if match else []
+    return (
+        [Finding("chat-template", f"{match[0]!r}", _user_turn(text) is not None)] if match else []
+    )
 
 
 def _without_template(text: str) -> str:
@@ -275,19 +313,29 @@ _INSTRUCTION = re.compile(
     re.I,
 )
 # What such instructions go on to say.
-_ASIDE = re.compile(r"^(?:for example, (?:if )?the answer|remember to have|if you cannot determine)", re.I)
+_ASIDE = re.compile(
+    r"^(?:for example, (?:if )?the answer|remember to have|if you cannot determine)", re.I
+)
 _SENTENCE_END = re.compile(r"(?<=[.?!])\s+|\n+")
 
 
 def _instruction(text: str) -> list[Finding]:
     match = _INSTRUCTION.search(text)
     return (
-        [Finding("instruction", f"{match[0]!r}", not _INSTRUCTION.search(_without_instruction(text)))] if match else []
+        [
+            Finding(
+                "instruction", f"{match[0]!r}", not _INSTRUCTION.search(_without_instruction(text))
+            )
+        ]
+        if match
+        else []
     )
 
 
 def _without_instruction(text: str) -> str:
-    """`text` without the sentences at its end, and the lines at its beginning, that instruct a model."""
+    """`text` without the sentences at its end, and the lines at its beginning, that instruct a
+    model.
+    """
     if not _INSTRUCTION.search(text):
         return text
     end = kept = len(text)
@@ -308,13 +356,18 @@ _SPEAKS_OF_FIGURE = re.compile(
     re.I,
 )
 _FIGURE = re.compile(
-    r"\[asy\]|tikzpicture|\\begin\{asy\}|includegraphics|!\[|<img\b|begin\{array\}|begin\{tabular\}", re.I
+    r"\[asy\]|tikzpicture|\\begin\{asy\}|includegraphics|!\[|<img\b|begin\{array\}|begin\{tabular\}",
+    re.I,
 )
 
 
 def _figure(text: str) -> list[Finding]:
     match = _SPEAKS_OF_FIGURE.search(text)
-    return [Finding("figure-missing", f"{match[0]!r}", False)] if match and not _FIGURE.search(text) else []
+    return (
+        [Finding("figure-missing", f"{match[0]!r}", False)]
+        if match and not _FIGURE.search(text)
+        else []
+    )
 
 
 def _balance(text: str) -> list[Finding]:
@@ -323,7 +376,13 @@ def _balance(text: str) -> list[Finding]:
     if plain.count("$") % 2:
         findings.append(Finding("unbalanced-dollars", f"{plain.count('$')} of them", False))
     if plain.count("{") != plain.count("}"):
-        findings.append(Finding("unbalanced-braces", f"{plain.count('{')} opening, {plain.count('}')} closing", False))
+        findings.append(
+            Finding(
+                "unbalanced-braces",
+                f"{plain.count('{')} opening, {plain.count('}')} closing",
+                False,
+            )
+        )
     return findings
 
 
@@ -334,7 +393,11 @@ _SOLUTION = re.compile(r"^[*# ]*(?:solution|proof|explanation)\s*\d*[*\s]*(?::|\
 
 def _solution(text: str) -> list[Finding]:
     match = _SOLUTION.search(text)
-    return [Finding("solution-in-text", f"{match[0].strip()!r}", False)] if match and match.start() > 0 else []
+    return (
+        [Finding("solution-in-text", f"{match[0].strip()!r}", False)]
+        if match and match.start() > 0
+        else []
+    )
 
 
 def _gold_patterns(gold: int) -> list[re.Pattern[str]]:
@@ -347,7 +410,9 @@ def _gold_patterns(gold: int) -> list[re.Pattern[str]]:
             rf"\banswer\b[*_]*\s*(?:is|:|=)[*_]*\s*[*$\\({{\s]*{number}",
             re.I,
         ),
-        re.compile(rf"\b[a-z]\s*(?:\+\s*[a-z]\s*){{1,9}}=\s*(?:\\boldsymbol\{{|\\mathbf\{{)?{number}", re.I),
+        re.compile(
+            rf"\b[a-z]\s*(?:\+\s*[a-z]\s*){{1,9}}=\s*(?:\\boldsymbol\{{|\\mathbf\{{)?{number}", re.I
+        ),
         # A number of its own after the last sentence, or after a figure.
         re.compile(rf"(?<=[.?!$\])}}])\s+[*$(]*{number}[*$).]*\s*\Z"),
     ]
@@ -357,17 +422,26 @@ def _give_away(text: str, gold: int) -> list[Finding]:
     for pattern in _gold_patterns(gold):
         match = pattern.search(text)
         if match is not None:
-            return [Finding("answer-in-text", _shown(text, match.start(), 24), _without_give_away(text, gold) != text)]
+            return [
+                Finding(
+                    "answer-in-text",
+                    _shown(text, match.start(), 24),
+                    _without_give_away(text, gold) != text,
+                )
+            ]
     return []
 
 
 def _without_give_away(text: str, gold: int) -> str:
-    """`text` without an answer that stands by itself at the very end; one in the middle is not cut out."""
+    """`text` without an answer that stands by itself at the very end; one in the middle is not cut
+    out.
+    """
     for pattern in _gold_patterns(gold):
         for match in pattern.finditer(text):
             if not text[match.end() :].strip(" \n$.*)}"):
                 start = match.start()
-                # The words that led to it: "Answer:" stands in the match, "$" and "**" before it do not.
+                # The words that led to it: "Answer:" stands in the match, "$" and "**" before it do
+                # not.
                 return text[:start].rstrip().removesuffix("**").rstrip() if start else text
     return text
 
@@ -391,13 +465,19 @@ def _restore(match: re.Match[str]) -> str:
 
 
 _REPAIRS: tuple[tuple[str, Callable[[str], str]], ...] = (
-    ("put back LaTeX commands that were control characters", lambda text: _SWALLOWED.sub(_restore, text)),
+    (
+        "put back LaTeX commands that were control characters",
+        lambda text: _SWALLOWED.sub(_restore, text),
+    ),
     ("took out control characters", lambda text: _CONTROL.sub("", text)),
     (
         "put back the first letters of LaTeX commands",
         lambda text: _HEADLESS.sub(lambda m: f"{_restore(m)}{m[0]}", text),
     ),
-    ("halved doubled backslashes before LaTeX commands", lambda text: _OVER_ESCAPED.sub(r"\\", text)),
+    (
+        "halved doubled backslashes before LaTeX commands",
+        lambda text: _OVER_ESCAPED.sub(r"\\", text),
+    ),
     ("took out invisible characters", lambda text: _INVISIBLE.sub("", text)),
     ("read the text again as UTF-8", _demojibake),
     ("kept the user's turn of the chat template", _without_template),

@@ -1,12 +1,13 @@
 """Problems and problem files: what a model is asked, and the gold that it never sees.
 
-A `Problem` is an id, a text, an integer gold in 0..999 and the SHA-256 of the text. `load` reads any of the forms of
-`galahad.problems.rows` under the field names that public copies use, and refuses a file with errors; `examine` is the doctor behind
-it, which names every fault; `repair` mends what is certain and says what it did; `compare` finds, against a clean copy,
+A `Problem` is an id, a text, an integer gold in 0..999 and the SHA-256 of the text. `load` reads
+any of the forms of `galahad.problems.rows` under the field names that public copies use, and
+refuses a file with errors; `examine` is the doctor behind it, which names every fault; `repair`
+mends what is certain and says what it did; `compare` finds, against a clean copy,
 the faults that no file shows by itself: a changed number, a wrong angle, a wrong gold.
 
-Fields such as `solution` and `reference_solution` are never read: nothing of them can reach a model or become a gold.
-This module knows nothing of models, prompts or attempts.
+Fields such as `solution` and `reference_solution` are never read: nothing of them can reach a model
+or become a gold. This module knows nothing of models, prompts or attempts.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ _ALIKE = 0.6
 
 
 def text_sha256(text: str) -> str:
-    """The SHA-256 of a problem's text as UTF-8: its identity in banks and program files, which do not hold the text."""
+    """The SHA-256 of a problem's text as UTF-8: its identity in banks and program files, which do
+    not hold the text.
+    """
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -68,12 +71,19 @@ class Problem:
 
     def as_dict(self) -> dict[str, object]:
         """The fields of our own JSON Lines, in their order."""
-        return {"id": self.id, "problem": self.problem, "answer": self.answer, "sha256": self.sha256}
+        return {
+            "id": self.id,
+            "problem": self.problem,
+            "answer": self.answer,
+            "sha256": self.sha256,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The problems of one file. `sha256` is that of the file's bytes; `warnings` are the faults that do not refuse it."""
+    """The problems of one file. `sha256` is that of the file's bytes; `warnings` are the faults
+    that do not refuse it.
+    """
 
     name: str
     form: str
@@ -84,7 +94,9 @@ class Suite:
 
 @dataclass(slots=True)
 class Candidate:
-    """A row on its way to a problem; `text` and `gold` are None where the row has none that can be used."""
+    """A row on its way to a problem; `text` and `gold` are None where the row has none that can be
+    used.
+    """
 
     row: int
     id: str
@@ -99,7 +111,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What the doctor found: every row as a candidate, and all faults, those of the file (row 0) first."""
+    """What the doctor found: every row as a candidate, and all faults, those of the file (row 0)
+    first.
+    """
 
     name: str
     form: str
@@ -113,7 +127,8 @@ class Examination:
 
 
 def load(path: Path) -> Suite:
-    """The problems of a file, or of a folder of templates (`galahad.problems.templates`), `-` being stdin.
+    """The problems of a file, or of a folder of templates (`galahad.problems.templates`), `-` being
+    stdin.
 
     Raises:
         SuiteError: not a problem file, or one with errors; the message names the first of them.
@@ -133,7 +148,9 @@ def load(path: Path) -> Suite:
             hint="`galahad data check FILE` lists all; with `--repair --out NEW` it writes what can be mended",
         )
     problems = tuple(
-        Problem.of(c.id, c.text, c.gold) for c in found.candidates if c.text is not None and c.gold is not None
+        Problem.of(c.id, c.text, c.gold)
+        for c in found.candidates
+        if c.text is not None and c.gold is not None
     )
     return Suite(found.name, found.form, found.sha256, problems, found.faults)
 
@@ -153,7 +170,9 @@ def examine(path: Path) -> Examination:
         raise SuiteError(
             "no row has a problem field",
             expected=" | ".join(_TEXT_FIELDS),
-            got=ascii(sorted({str(name)[:40] for fields in readable[:100] for name in fields})[:20]),
+            got=ascii(
+                sorted({str(name)[:40] for fields in readable[:100] for name in fields})[:20]
+            ),
             where=path,
         )
     has_ids = any(_first(fields, _ID_FIELDS) is not None for fields in readable)
@@ -202,7 +221,9 @@ def _candidate(row: rows.Row, has_ids: bool) -> Candidate:
 def _read_id(candidate: Candidate, fields: Mapping[str, Any], has_ids: bool) -> None:
     value = _first(fields, _ID_FIELDS)
     if isinstance(value, (str, int)) and not isinstance(value, bool):
-        text = value.strip() if isinstance(value, str) else (str(value) if abs(value) < 10**18 else "")
+        text = (
+            value.strip() if isinstance(value, str) else (str(value) if abs(value) < 10**18 else "")
+        )
         if text and len(text) <= _MAX_ID and text.isprintable():
             candidate.id = text
             return
@@ -224,7 +245,10 @@ def _read_text(candidate: Candidate, fields: Mapping[str, Any]) -> str | None:
         elif value is not None:
             candidate.add("missing-text", f"{name} is a {type(value).__name__}, not a text")
     if not texts:
-        if not candidate.faults or candidate.faults[-1].kind not in ("conversation", "missing-text"):
+        if not candidate.faults or candidate.faults[-1].kind not in (
+            "conversation",
+            "missing-text",
+        ):
             candidate.add("missing-text", f"none of {', '.join(_TEXT_FIELDS)}")
         return None
     (first, text), *others = texts
@@ -235,7 +259,9 @@ def _read_text(candidate: Candidate, fields: Mapping[str, Any]) -> str | None:
 
 
 def _single_turn(candidate: Candidate, name: str, value: list[Any]) -> str | None:
-    """The one user turn of a chat (`[{role, content}]`) or of a list of texts; None, with a fault, for anything else."""
+    """The one user turn of a chat (`[{role, content}]`) or of a list of texts; None, with a fault,
+    for anything else.
+    """
     if len(value) == 1 and isinstance(value[0], str):
         return value[0]
     messages = [message for message in value if isinstance(message, dict)]
@@ -255,7 +281,9 @@ def _single_turn(candidate: Candidate, name: str, value: list[Any]) -> str | Non
 
 
 def _read_gold(candidate: Candidate, fields: Mapping[str, Any]) -> int | None:
-    values = [(name, value) for name in _GOLD_FIELDS if (value := _get(fields, name)) not in (None, "")]
+    values = [
+        (name, value) for name in _GOLD_FIELDS if (value := _get(fields, name)) not in (None, "")
+    ]
     if not values:
         candidate.add("missing-gold", f"none of {', '.join(_GOLD_FIELDS)}")
         return None
@@ -263,11 +291,16 @@ def _read_gold(candidate: Candidate, fields: Mapping[str, Any]) -> int | None:
     golds = [(name, _gold(value)) for name, value in values]
     if (
         len(
-            {gold if isinstance(gold, int) else str(value) for (_, gold), (_, value) in zip(golds, values, strict=True)}
+            {
+                gold if isinstance(gold, int) else str(value)
+                for (_, gold), (_, value) in zip(golds, values, strict=True)
+            }
         )
         > 1
     ):
-        candidate.add("golds-disagree", ", ".join(f"{name} {str(value)[:20]!r}" for name, value in values))
+        candidate.add(
+            "golds-disagree", ", ".join(f"{name} {str(value)[:20]!r}" for name, value in values)
+        )
         return None
     gold = golds[0][1]
     if isinstance(gold, int):
@@ -283,7 +316,9 @@ def _gold(value: object) -> int | str:
     """The integer that a gold is, or the kind of its fault."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return "gold-not-an-integer"
-    if isinstance(value, float) or (isinstance(value, str) and re.fullmatch(r"\s*-?\d+\.\d*\s*", value)):
+    if isinstance(value, float) or (
+        isinstance(value, str) and re.fullmatch(r"\s*-?\d+\.\d*\s*", value)
+    ):
         return "gold-with-fraction"
     if isinstance(value, int):
         return value if abs(value) < 10**18 else "gold-not-an-integer"
@@ -292,7 +327,9 @@ def _gold(value: object) -> int | str:
 
 
 def _mended_gold(value: object) -> int | None:
-    """The gold inside markup (`$25$`, `\\boxed{025}`) under the rule for answers; a fraction stays refused."""
+    """The gold inside markup (`$25$`, `\\boxed{025}`) under the rule for answers; a fraction stays
+    refused.
+    """
     if not isinstance(value, str) or "." in value:
         return None
     text = value if "boxed" in value else f"\\boxed{{{value}}}"
@@ -333,14 +370,21 @@ _PART = re.compile(r"(?:^|[^a-z])(?:i{1,2}|part[-_ ]?[12]|[12])(?:[^a-z0-9]|$)")
 
 
 def _promised(path: Path, count: int) -> list[Fault]:
-    """Whether the file has as many rows as its name, or its folder's, promises. An AIME is 15 problems, a year's two are 30."""
+    """Whether the file has as many rows as its name, or its folder's, promises. An AIME is 15
+    problems, a year's two are 30.
+    """
     names = f"{path.parent.name}/{path.stem}".lower()
     year = None if _RANGE.search(names) else _YEAR.search(names)
     _, aime, rest = names.partition("aime")
     promised = 15 if aime and _PART.search(rest) else 30
     if count == 15 and promised == 30:
         return [
-            Fault(0, "", "half-set", f"15 rows; {year[0]} has 30" if year else "15 rows: one of a year's two AIMEs?")
+            Fault(
+                0,
+                "",
+                "half-set",
+                f"15 rows; {year[0]} has 30" if year else "15 rows: one of a year's two AIMEs?",
+            )
         ]
     if year is not None and count < promised:
         return [Fault(0, "", "incomplete-set", f"{count} rows; {year[0]} has {promised}")]
@@ -351,7 +395,9 @@ def _promised(path: Path, count: int) -> list[Fault]:
 
 
 class Repair(NamedTuple):
-    """`problems` are all rows without an error after the repair; `done` one line a repair; `left` what still stands."""
+    """`problems` are all rows without an error after the repair; `done` one line a repair; `left`
+    what still stands.
+    """
 
     problems: tuple[Problem, ...]
     done: tuple[str, ...]
@@ -359,27 +405,41 @@ class Repair(NamedTuple):
 
 
 def repair(found: Examination) -> Repair:
-    """Mend what is certain. Rows that still have an error are left out, and named in `left` with their faults."""
+    """Mend what is certain. Rows that still have an error are left out, and named in `left` with
+    their faults.
+    """
     problems: list[Problem] = []
     done: list[str] = [
-        f"file: {fault.detail}; written without it" for fault in found.faults if fault.row == 0 and fault.repairable
+        f"file: {fault.detail}; written without it"
+        for fault in found.faults
+        if fault.row == 0 and fault.repairable
     ]
     left: list[Fault] = [fault for fault in found.faults if fault.row == 0 and not fault.repairable]
     for candidate in found.candidates:
         where = f"row {candidate.row} ({candidate.id})"
-        if any(f.kind in ("duplicate-text", "duplicate-id") and f.repairable for f in candidate.faults):
+        if any(
+            f.kind in ("duplicate-text", "duplicate-id") and f.repairable for f in candidate.faults
+        ):
             done.append(f"{where}: left out, it repeats another row")
             continue
         gold = _final_gold(candidate)
         if gold is not None and candidate.gold is None:
             done.append(f"{where}: read the answer {str(candidate.raw_gold)[:20]!r} as {gold}")
-        text, actions = faults.repair(candidate.text, gold) if candidate.text is not None else (None, [])
+        text, actions = (
+            faults.repair(candidate.text, gold) if candidate.text is not None else (None, [])
+        )
         text = text.strip() if text is not None else None
         done += [f"{where}: {action}" for action in actions]
         done += [f"{where}: {f.detail}" for f in candidate.faults if f.kind in _SETTLED_BY_READING]
-        again = [] if text is None else [Fault(candidate.row, candidate.id, *f) for f in faults.find(text, gold)]
+        again = (
+            []
+            if text is None
+            else [Fault(candidate.row, candidate.id, *f) for f in faults.find(text, gold)]
+        )
         again += [
-            f for f in candidate.faults if f.kind in _OF_ROWS and not (gold is not None and f.kind.startswith("gold-"))
+            f
+            for f in candidate.faults
+            if f.kind in _OF_ROWS and not (gold is not None and f.kind.startswith("gold-"))
         ]
         left += again
         if text is not None and gold is not None and not any(f.severity == "error" for f in again):
@@ -432,7 +492,9 @@ def line(problem: Problem) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How a row differs from the reference. `row` and `id` are None for a problem that only the reference has."""
+    """How a row differs from the reference. `row` and `id` are None for a problem that only the
+    reference has.
+    """
 
     kind: Literal["missing", "extra", "answer-differs", "number-differs", "wording-differs"]
     row: int | None
@@ -442,15 +504,22 @@ class Difference:
 
 
 def compare(found: Examination, reference: Suite) -> list[Difference]:
-    """Where the rows of a file differ from a clean copy, by normalised text and by gold; order and ids play no part.
+    """Where the rows of a file differ from a clean copy, by normalised text and by gold; order and
+    ids play no part.
 
-    Figures (asy, tikz) and the ways to typeset one formula are no difference. A changed number or letter is told from
-    changed wording, since only the former makes another problem.
+    Figures (asy, tikz) and the ways to typeset one formula are no difference. A changed number or
+    letter is told from changed wording, since only the former makes another problem.
     """
-    ours = [(c, _tokens(c.text)) for c in found.candidates if c.text is not None and len(c.text) <= faults.MAX_TEXT]
+    ours = [
+        (c, _tokens(c.text))
+        for c in found.candidates
+        if c.text is not None and len(c.text) <= faults.MAX_TEXT
+    ]
     theirs = [(p, _tokens(p.problem)) for p in reference.problems]
     if len(ours) > _MAX_COMPARED or len(theirs) > _MAX_COMPARED:
-        raise SuiteError("too many rows to compare", expected=f"at most {_MAX_COMPARED}", where=found.name)
+        raise SuiteError(
+            "too many rows to compare", expected=f"at most {_MAX_COMPARED}", where=found.name
+        )
     differences: list[Difference] = []
     unmatched = dict(enumerate(theirs))
     by_tokens: dict[tuple[str, ...], list[int]] = defaultdict(list)
@@ -465,7 +534,11 @@ def compare(found: Examination, reference: Suite) -> list[Difference]:
             inexact.append((candidate, tokens))
     bags = {i: Counter(tokens) for i, (_, tokens) in unmatched.items()}
     pairs = sorted(
-        ((_likeness(Counter(tokens), bags[i]), n, i) for n, (_, tokens) in enumerate(inexact) for i in unmatched),
+        (
+            (_likeness(Counter(tokens), bags[i]), n, i)
+            for n, (_, tokens) in enumerate(inexact)
+            for i in unmatched
+        ),
         key=lambda pair: -pair[0],
     )
     matched: set[int] = set()
@@ -482,7 +555,10 @@ def compare(found: Examination, reference: Suite) -> list[Difference]:
         for n, (c, _) in enumerate(inexact)
         if n not in matched
     ]
-    differences += [Difference("missing", None, None, p.id, "only in the reference") for p, _ in unmatched.values()]
+    differences += [
+        Difference("missing", None, None, p.id, "only in the reference")
+        for p, _ in unmatched.values()
+    ]
     return sorted(differences, key=lambda d: (d.row is None, d.row or 0))
 
 
@@ -493,10 +569,20 @@ def _gold_difference(candidate: Candidate, problem: Problem) -> list[Difference]
     return [Difference("answer-differs", candidate.row, candidate.id, problem.id, detail)]
 
 
-_FIGURE = re.compile(r"\[asy\].*?(?:\[/asy\]|\Z)|\\begin\{(tikzpicture|asy|center)\}.*?\\end\{\1\}", re.S)
+_FIGURE = re.compile(
+    r"\[asy\].*?(?:\[/asy\]|\Z)|\\begin\{(tikzpicture|asy|center)\}.*?\\end\{\1\}", re.S
+)
 _SAME = (
-    (re.compile(r"\\(?:left|right|displaystyle|textstyle|limits|quad|qquad|hspace\{[^}]*\})(?![A-Za-z])"), " "),
-    (re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|operatorname|emph|mbox)(?=\{)"), " "),
+    (
+        re.compile(
+            r"\\(?:left|right|displaystyle|textstyle|limits|quad|qquad|hspace\{[^}]*\})(?![A-Za-z])"
+        ),
+        " ",
+    ),
+    (
+        re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|operatorname|emph|mbox)(?=\{)"),
+        " ",
+    ),
     (re.compile(r"\\[dt]frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\\(?:overarc|wideparen|overparen|widehat)(?![A-Za-z])"), r"\\arc"),
     (re.compile(r"\\(?:ldots|cdots|dots|dotsc|dotsb|hdots)(?![A-Za-z])|\.\.\.|\u2026"), r"\\dots"),
@@ -531,8 +617,14 @@ def _text_difference(
         if operation == "equal":
             continue
         was, now = reference[a0:a1], tokens[b0:b1]
-        touches_mathematics |= any(token[0].isdigit() or (len(token) == 1 and token not in "aI") for token in was + now)
-        changes.append(f"{' '.join(was[:8]) or 'nothing'!r} became {' '.join(now[:8]) or 'nothing'!r}")
+        touches_mathematics |= any(
+            token[0].isdigit() or (len(token) == 1 and token not in "aI") for token in was + now
+        )
+        changes.append(
+            f"{' '.join(was[:8]) or 'nothing'!r} became {' '.join(now[:8]) or 'nothing'!r}"
+        )
     more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
-    kind: Literal["number-differs", "wording-differs"] = "number-differs" if touches_mathematics else "wording-differs"
+    kind: Literal["number-differs", "wording-differs"] = (
+        "number-differs" if touches_mathematics else "wording-differs"
+    )
     return Difference(kind, candidate.row, candidate.id, problem.id, "; ".join(changes[:3]) + more)

@@ -1,7 +1,10 @@
-"""A problem file's bytes as rows of plain fields; the form is told from the content, never from the name.
+"""A problem file's bytes as rows of plain fields; the form is told from the content, never from the
+name.
 
-JSON, JSON Lines and CSV are read here; Parquet and Arrow (IPC file or stream) through pyarrow, from the extra `data`.
-Limits stand before every allocation: a file, a row count and a decoded size beyond them are refused, not truncated.
+JSON, JSON Lines and CSV are read here; Parquet and Arrow (IPC file or stream) through pyarrow, from
+the extra `data`.
+Limits stand before every allocation: a file, a row count and a decoded size beyond them are
+refused, not truncated.
 
 This module does not know what a problem is: it names no field and judges no value.
 """
@@ -30,9 +33,11 @@ Format = Literal["json", "jsonl", "csv", "parquet", "arrow-file", "arrow-stream"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record. `number` counts records from 1; `fields` is None when it could not be read, `trouble` says why.
+    """One record. `number` counts records from 1; `fields` is None when it could not be read,
+    `trouble` says why.
 
-    `repeated` are field names that the record gave more than once (JSON allows it; the last value would win silently).
+    `repeated` are field names that the record gave more than once (JSON allows it; the last value
+    would win silently).
     """
 
     number: int
@@ -43,7 +48,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A file's rows. `sha256` is that of its bytes; `marks` are peculiarities: "bom", "no-final-newline"."""
+    """A file's rows. `sha256` is that of its bytes; `marks` are peculiarities: "bom",
+    "no-final-newline".
+    """
 
     name: str
     form: Format
@@ -77,7 +84,10 @@ def read(path: Path) -> Table:
         marks.append("no-final-newline")
     if not rows or all(row.fields is None for row in rows):
         raise SuiteError(
-            "no row of this file can be read", where=name, got=rows[0].trouble if rows else "no rows", hint=_FORMS
+            "no row of this file can be read",
+            where=name,
+            got=rows[0].trouble if rows else "no rows",
+            hint=_FORMS,
         )
     return Table(name, form, digest, tuple(rows), tuple(marks))
 
@@ -92,7 +102,9 @@ def _bytes(path: Path) -> bytes:
         else:
             if path.is_dir():
                 raise SuiteError(
-                    "a folder where a problem file was expected", where=path, hint="name one file inside it"
+                    "a folder where a problem file was expected",
+                    where=path,
+                    hint="name one file inside it",
                 )
             if path.exists() and not path.is_file():
                 raise SuiteError("not a regular file", where=path)
@@ -101,7 +113,9 @@ def _bytes(path: Path) -> bytes:
     except OSError as error:
         raise SuiteError("cannot read the problem file", got=error.strerror, where=path) from error
     if len(data) > MAX_FILE_BYTES:
-        raise SuiteError("the problem file is too large", expected=f"at most {MAX_FILE_BYTES} bytes", where=path)
+        raise SuiteError(
+            "the problem file is too large", expected=f"at most {MAX_FILE_BYTES} bytes", where=path
+        )
     return data
 
 
@@ -109,9 +123,21 @@ def _refuse_lookalikes(data: bytes, name: str) -> None:
     """What people really have instead of a problem file, each with its remedy."""
     head = data[:64].lstrip().lower()
     for prefix, what, hint in (
-        (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "fetch it with `git lfs pull`"),
-        (b"<!doctype html", "a web page, not a problem file", "download the raw file, not the page about it"),
-        (b"<html", "a web page, not a problem file", "download the raw file, not the page about it"),
+        (
+            b"version https://git-lfs",
+            "a Git LFS pointer, not the file itself",
+            "fetch it with `git lfs pull`",
+        ),
+        (
+            b"<!doctype html",
+            "a web page, not a problem file",
+            "download the raw file, not the page about it",
+        ),
+        (
+            b"<html",
+            "a web page, not a problem file",
+            "download the raw file, not the page about it",
+        ),
         (b"\x1f\x8b", "a gzip file", "unpack it first"),
         (b"pk\x03\x04", "a zip file", "unpack it first"),
         (b"\xff\xfe", "UTF-16 text", "convert it with `iconv -f UTF-16 -t UTF-8`"),
@@ -130,7 +156,9 @@ def _text(data: bytes, name: str) -> tuple[str, list[str]]:
         return data.decode("utf-8"), marks
     except UnicodeDecodeError as error:
         got = f"byte {data[error.start]:#04x} at offset {error.start}"
-        raise SuiteError("not UTF-8 text", got=got, where=name, hint=f"{_FORMS}, as UTF-8") from error
+        raise SuiteError(
+            "not UTF-8 text", got=got, where=name, hint=f"{_FORMS}, as UTF-8"
+        ) from error
 
 
 def _text_rows(text: str, name: str) -> tuple[Format, list[Row]]:
@@ -143,12 +171,18 @@ def _text_rows(text: str, name: str) -> tuple[Format, list[Row]]:
         is_wrapper = fields is not None and text.count("\n") <= 1 and _wrapped(fields) is not None
         if fields is None and _looks_whole(text):
             return "json", _json_rows(_one_json(text, name), name)
-        return ("json", _json_rows(fields, name)) if is_wrapper else ("jsonl", list(_jsonl(text, name)))
+        return (
+            ("json", _json_rows(fields, name))
+            if is_wrapper
+            else ("jsonl", list(_jsonl(text, name)))
+        )
     return "csv", list(_csv(text, name))
 
 
 def _looks_whole(text: str) -> bool:
-    """Whether the file is one JSON object over several lines, rather than JSON Lines with a bad first line."""
+    """Whether the file is one JSON object over several lines, rather than JSON Lines with a bad
+    first line.
+    """
     fields, _, _ = _json_object(text)
     return fields is not None
 
@@ -201,7 +235,9 @@ def _json_rows(value: Any, name: str) -> list[Row]:
     records = value if isinstance(value, list) else _wrapped(value) or [value]
     _limit_rows(len(records), name)
     return [
-        Row(i, record) if isinstance(record, dict) else Row(i, None, f"a {type(record).__name__}, not an object")
+        Row(i, record)
+        if isinstance(record, dict)
+        else Row(i, None, f"a {type(record).__name__}, not an object")
         for i, record in enumerate(records, start=1)
     ]
 
@@ -221,8 +257,15 @@ def _csv(text: str, name: str) -> Iterator[Row]:
     header = text.lstrip().split("\n", 1)[0]
     delimiter = max(",;\t", key=header.count)
     if header.count(delimiter) == 0 or len(header) > 2000:
-        raise SuiteError("no problem file of a form known here", got=repr(text.lstrip()[:40]), where=name, hint=_FORMS)
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restkey="", strict=True)
+        raise SuiteError(
+            "no problem file of a form known here",
+            got=repr(text.lstrip()[:40]),
+            where=name,
+            hint=_FORMS,
+        )
+    reader = csv.DictReader(
+        io.StringIO(text, newline=""), delimiter=delimiter, restkey="", strict=True
+    )
     number = 0
     try:
         for record in reader:
@@ -230,7 +273,11 @@ def _csv(text: str, name: str) -> Iterator[Row]:
             _limit_rows(number, name)
             cells = len(record) - ("" in record)
             uneven = "" in record or any(value is None for value in record.values())
-            yield Row(number, None, f"{cells} cells do not fit the header") if uneven else Row(number, dict(record))
+            yield (
+                Row(number, None, f"{cells} cells do not fit the header")
+                if uneven
+                else Row(number, dict(record))
+            )
     except csv.Error as error:
         yield Row(number + 1, None, f"CSV: {error}")
 
@@ -259,7 +306,9 @@ def _parquet(data: bytes, name: str) -> list[Row]:
         file = parquet.ParquetFile(pyarrow.BufferReader(data))
         metadata = file.metadata
         _limit_rows(metadata.num_rows, name)
-        declared = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+        declared = sum(
+            metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)
+        )
         _limit_decoded(declared, name)
         return _batches(file.iter_batches(batch_size=1024), name)
     except (pyarrow.ArrowException, OSError) as error:
@@ -295,4 +344,9 @@ def _batches(batches: Iterator[Any], name: str) -> list[Row]:
 
 def _limit_decoded(size: int, name: str) -> None:
     if size > MAX_DECODED_BYTES:
-        raise SuiteError("too large when decoded", expected=f"at most {MAX_DECODED_BYTES} bytes", got=size, where=name)
+        raise SuiteError(
+            "too large when decoded",
+            expected=f"at most {MAX_DECODED_BYTES} bytes",
+            got=size,
+            where=name,
+        )

@@ -1,10 +1,13 @@
-"""Programs that we wrote for problems whose text is somebody else's: found by the SHA-256 of the text, kept without it.
+"""Programs that we wrote for problems whose text is somebody else's: found by the SHA-256 of the
+text, kept without it.
 
-A solution is a folder with `program.yaml` and three independent programs, as for `galahad.problems.templates`. Instead of a statement it
-holds, for each number of the problem, the value and the place (a character offset) where the text states it; so whoever has the
-text gets a template out of both. The hash pins the text, so the offsets cannot miss.
+A solution is a folder with `program.yaml` and three independent programs, as for
+`galahad.problems.templates`. Instead of a statement it holds, for each number of the problem, the
+value and the place (a character offset) where the text states it; so whoever has the text gets a
+template out of both. The hash pins the text, so the offsets cannot miss.
 
-This module knows no models. What a solution says counts for nothing before the sandbox has run it (`templates.cross_check`).
+This module knows no models. What a solution says counts for nothing before the sandbox has run it
+(`templates.cross_check`).
 """
 
 from __future__ import annotations
@@ -30,9 +33,10 @@ _FILE = "program.yaml"
 class Solution(Template):
     """A template whose statement is empty until `bind` gave it the text of that hash.
 
-    `places` maps numbers to offsets in the text; numbers in `stated_only` follow from others and are no parameter of the
-    programs. `candidates` are sets of other numbers that may make a problem, used instead of ranges where the numbers depend on
-    each other. `no_variant` says why there is none, if there is none.
+    `places` maps numbers to offsets in the text; numbers in `stated_only` follow from others and
+    are no parameter of the programs. `candidates` are sets of other numbers that may make a
+    problem, used instead of ranges where the numbers depend on each other. `no_variant` says why
+    there is none, if there is none.
     """
 
     source: str
@@ -53,7 +57,8 @@ class Solution(Template):
     def program(self, way: str, values: Values | None = None) -> str:
         chosen = {**self.values, **(values or {})}
         return programs.substitute(
-            self.sources[way], {name: value for name, value in chosen.items() if name not in self.stated_only}
+            self.sources[way],
+            {name: value for name, value in chosen.items() if name not in self.stated_only},
         )
 
     def bind(self, text: str) -> Solution:
@@ -63,17 +68,22 @@ class Solution(Template):
             SuiteError: not that text, or a number does not stand where it should.
         """
         if text_sha256(text) != self.sha256:
-            raise SuiteError("the program is for another text", expected=self.sha256, got=text_sha256(text))
+            raise SuiteError(
+                "the program is for another text", expected=self.sha256, got=text_sha256(text)
+            )
         for name, at in self.places.items():
             digits = str(self.values[name])
             around = text[max(0, at - 1) : at + len(digits) + 1]
             if text[at : at + len(digits)] != digits or re.sub(r"\D", "", around) != digits:
-                raise SuiteError(f"{name} is not at its place", expected=digits, got=ascii(around), where=self.id)
+                raise SuiteError(
+                    f"{name} is not at its place", expected=digits, got=ascii(around), where=self.id
+                )
         return replace(self, statement=text)
 
 
 def read_all(root: Path | None = None) -> dict[str, Solution]:
-    """The solutions below `root`, by default those that ship with the toolkit, by the SHA-256 of the problem's text.
+    """The solutions below `root`, by default those that ship with the toolkit, by the SHA-256 of
+    the problem's text.
 
     Raises:
         SuiteError: none there, one that is not well formed, or two for one text.
@@ -86,7 +96,9 @@ def read_all(root: Path | None = None) -> dict[str, Solution]:
     for path in sorted(root.rglob(_FILE)):
         solution = read(path.parent)
         if solution.sha256 in found:
-            raise SuiteError("two solutions for one text", got=f"{found[solution.sha256].id} and {solution.id}")
+            raise SuiteError(
+                "two solutions for one text", got=f"{found[solution.sha256].id} and {solution.id}"
+            )
         found[solution.sha256] = solution
     if not found:
         raise SuiteError("no solutions there", expected=f"folders with {_FILE}", where=root)
@@ -114,22 +126,33 @@ def read(folder: Path) -> Solution:
             answer=int(fields["answer"]),
             statement="",
             parameters=tuple(
-                Parameter(name, int(n["value"]), int(n.get("from", n["value"])), int(n.get("to", n["value"])))
+                Parameter(
+                    name,
+                    int(n["value"]),
+                    int(n.get("from", n["value"])),
+                    int(n.get("to", n["value"])),
+                )
                 for name, n in numbers.items()
             ),
             constraints=tuple(
-                (kind, tuple(names)) for one in fields.get("constraints", []) for kind, names in one.items()
+                (kind, tuple(names))
+                for one in fields.get("constraints", [])
+                for kind, names in one.items()
             ),
             sources=sources,
             source=str(fields["source"]),
             sha256=str(fields["sha256"]),
             places={name: int(n["at"]) for name, n in numbers.items() if "at" in n},
             stated_only=frozenset(name for name, n in numbers.items() if n.get("stated_only")),
-            candidates=tuple({k: int(v) for k, v in one.items()} for one in fields.get("candidates", [])),
+            candidates=tuple(
+                {k: int(v) for k, v in one.items()} for one in fields.get("candidates", [])
+            ),
             no_variant=str(fields.get("no_variant", "")).strip(),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SuiteError("a solution lacks a field, or has one of another type", got=error, where=path) from error
+        raise SuiteError(
+            "a solution lacks a field, or has one of another type", got=error, where=path
+        ) from error
     trouble = _trouble(solution, folder)
     if trouble:
         raise SuiteError(trouble, where=path)

@@ -1,8 +1,10 @@
-"""Our own problems as templates: a statement with parameters, and three independent programs that each print the answer.
+"""Our own problems as templates: a statement with parameters, and three independent programs that
+each print the answer.
 
-A template is a folder with `problem.yaml` and the programs `solve.py` (the reference), `second.py` and `third.py`, each a
-`solve(param=...)` over the same parameters. An answer counts only when all three agree, in the sandbox, on an integer in
-0..999; so it is for the problem itself, and so for every variant that `variants` draws from the parameters' ranges.
+A template is a folder with `problem.yaml` and the programs `solve.py` (the reference), `second.py`
+and `third.py`, each a `solve(param=...)` over the same parameters. An answer counts only when all
+three agree, in the sandbox, on an integer in 0..999; so it is for the problem itself, and so for
+every variant that `variants` draws from the parameters' ranges.
 
 This module does not know models; it knows of the sandbox only that a source can be run (`Run`).
 """
@@ -41,7 +43,9 @@ _PATIENCE = 20
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """An integer of the statement: its value in the problem itself, and the inclusive range for variants."""
+    """An integer of the statement: its value in the problem itself, and the inclusive range for
+    variants.
+    """
 
     name: str
     value: int
@@ -51,7 +55,9 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """`difficulty` is 1 (a small coder model can write the program), 2, or 3 (needs an idea). `sources` is by way."""
+    """`difficulty` is 1 (a small coder model can write the program), 2, or 3 (needs an idea).
+    `sources` is by way.
+    """
 
     id: str
     domain: str
@@ -101,7 +107,8 @@ _CONSTRAINTS: dict[str, Callable[..., bool]] = {
 
 
 def read_all(root: Path | None = None) -> tuple[Template, ...]:
-    """All templates below `root`, by default those that ship with the toolkit, in order of domain and id.
+    """All templates below `root`, by default those that ship with the toolkit, in order of domain
+    and id.
 
     Raises:
         SuiteError: no template there, or one that is not well formed.
@@ -110,7 +117,9 @@ def read_all(root: Path | None = None) -> tuple[Template, ...]:
     found = [read(path.parent) for path in sorted(root.rglob("problem.yaml"))]
     if not found:
         raise SuiteError("no problem templates", expected="folders with problem.yaml", where=root)
-    repeated = {template.id for template in found if sum(other.id == template.id for other in found) > 1}
+    repeated = {
+        template.id for template in found if sum(other.id == template.id for other in found) > 1
+    }
     if repeated:
         raise SuiteError("templates with the same id", got=", ".join(sorted(repeated)), where=root)
     return tuple(sorted(found, key=lambda template: (template.domain, template.id)))
@@ -200,7 +209,8 @@ def _troubles(template: Template, folder: Path) -> Iterator[str]:
 
 
 def suite(root: Path | None = None) -> Suite:
-    """The templates below `root` as problems, in order; the hash is over the statements and answers.
+    """The templates below `root` as problems, in order; the hash is over the statements and
+    answers.
 
     Raises:
         SuiteError: as for `read_all`.
@@ -215,9 +225,11 @@ def suite(root: Path | None = None) -> Suite:
 
 @dataclass(frozen=True, slots=True)
 class CrossCheck:
-    """What the three ways say for one set of values. `by_way` is None where a program did not print one integer in time.
+    """What the three ways say for one set of values. `by_way` is None where a program did not print
+    one integer in time.
 
-    `answer` is set only if all ways agree on an integer in 0..999; otherwise `reason` says what is in the way.
+    `answer` is set only if all ways agree on an integer in 0..999; otherwise `reason` says what is
+    in the way.
     """
 
     values: Mapping[str, int]
@@ -243,10 +255,14 @@ def cross_check(template: Template, values: Values | None, run: Run) -> CrossChe
         execution = run(template.program(way, chosen))
         by_way[way] = answers.integer(execution.stdout) if execution.status == "ok" else None
         if by_way[way] is None and not reason:
-            reason = f"{way}: {execution.status if execution.status != 'ok' else 'no integer printed'}"
+            reason = (
+                f"{way}: {execution.status if execution.status != 'ok' else 'no integer printed'}"
+            )
     told = set(by_way.values())
     if not reason and len(told) > 1:
-        reason = "the ways disagree: " + ", ".join(f"{way} {value}" for way, value in by_way.items())
+        reason = "the ways disagree: " + ", ".join(
+            f"{way} {value}" for way, value in by_way.items()
+        )
     answer = None if reason else told.pop()
     if answer is not None and answer not in GOLDS:
         answer, reason = None, f"the answer {answer} is not in 0..999"
@@ -254,9 +270,14 @@ def cross_check(template: Template, values: Values | None, run: Run) -> CrossChe
 
 
 def draw(template: Template, rng: random.Random) -> dict[str, int] | None:
-    """One set of values from the ranges that keeps the constraints, or None if none was found in many tries."""
+    """One set of values from the ranges that keeps the constraints, or None if none was found in
+    many tries.
+    """
     for _ in range(1000):
-        values = {parameter.name: rng.randint(parameter.low, parameter.high) for parameter in template.parameters}
+        values = {
+            parameter.name: rng.randint(parameter.low, parameter.high)
+            for parameter in template.parameters
+        }
         if template.refusal(values) is None:
             return values
     return None
@@ -264,14 +285,17 @@ def draw(template: Template, rng: random.Random) -> dict[str, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """`found` are agreed cross-checks with values of their own; `rejected` the draws that were not, with their reasons."""
+    """`found` are agreed cross-checks with values of their own; `rejected` the draws that were not,
+    with their reasons.
+    """
 
     found: tuple[CrossCheck, ...]
     rejected: tuple[CrossCheck, ...]
 
 
 def variants(template: Template, seed: int, count: int, run: Run) -> Variants:
-    """Up to `count` variants, the same for the same template and seed; fewer if the ranges hold no more.
+    """Up to `count` variants, the same for the same template and seed; fewer if the ranges hold no
+    more.
 
     Raises:
         SandboxUnavailable: `run` cannot isolate a program.
@@ -305,7 +329,9 @@ def fingerprints(template: Template) -> dict[str, str]:
 
 
 def record(template: Template, run: Run, *, seed: int, count: int) -> dict[str, Any]:
-    """The whole check of one template, as it is kept in `checked.json`: no times, so that it can be made again byte by byte."""
+    """The whole check of one template, as it is kept in `checked.json`: no times, so that it can be
+    made again byte by byte.
+    """
     own = cross_check(template, None, run)
     agreed = own.answer == template.answer
     drawn = variants(template, seed, count, run)
@@ -326,7 +352,9 @@ def dumps(records: Mapping[str, Mapping[str, Any]], *, seed: int, count: int) ->
 
 
 def stale(checked: Mapping[str, Any], templates: Iterable[Template]) -> list[str]:
-    """The ids whose record is missing, not agreed, or older than the template, and those without a template."""
+    """The ids whose record is missing, not agreed, or older than the template, and those without a
+    template.
+    """
     records = checked.get("problems", {})
     known = {template.id: template for template in templates}
     return sorted(
@@ -334,6 +362,7 @@ def stale(checked: Mapping[str, Any], templates: Iterable[Template]) -> list[str
         + [
             id
             for id, template in known.items()
-            if not records.get(id, {}).get("agreed") or records[id]["sha256"] != fingerprints(template)
+            if not records.get(id, {}).get("agreed")
+            or records[id]["sha256"] != fingerprints(template)
         ]
     )

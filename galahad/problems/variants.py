@@ -1,8 +1,10 @@
-"""Variants of a problem: the same structure with other numbers, each answer found in three independent ways.
+"""Variants of a problem: the same structure with other numbers, each answer found in three
+independent ways.
 
-Numbers are drawn from the ranges of the problem's parameters, or taken from its list of candidates where they depend on each
-other; the same seed gives the same variants. A draw is kept only if all three programs agree in the sandbox on an integer in
-0..999, and everything else is kept as a rejection with its reason. That a problem has no variant is a result too.
+Numbers are drawn from the ranges of the problem's parameters, or taken from its list of candidates
+where they depend on each other; the same seed gives the same variants. A draw is kept only if all
+three programs agree in the sandbox on an integer in 0..999, and everything else is kept as a
+rejection with its reason. That a problem has no variant is a result too.
 
 This module does not know models, nor whether a variant is harder than the problem.
 """
@@ -26,7 +28,9 @@ from galahad.solve.log import sha256_of
 
 @dataclass(frozen=True)
 class Variant:
-    """A problem with its origin. `values` are its numbers, `by_way` what each program printed, `programs` their hashes."""
+    """A problem with its origin. `values` are its numbers, `by_way` what each program printed,
+    `programs` their hashes.
+    """
 
     problem: Problem
     origin: str
@@ -88,7 +92,10 @@ def record(template: Template, problem: Problem, seed: int, drawn: Variants) -> 
         "origin": problem.id,
         "origin_sha256": problem.sha256,
         "seed": seed,
-        "found": [{"values": dict(v.values), "answer": v.answer, "by_way": dict(v.by_way)} for v in drawn.found],
+        "found": [
+            {"values": dict(v.values), "answer": v.answer, "by_way": dict(v.by_way)}
+            for v in drawn.found
+        ],
         "rejected": [{"values": dict(v.values), "reason": v.reason} for v in drawn.rejected],
         "no_variant": none or ("" if drawn.found else "no draw was agreed on"),
     }
@@ -118,7 +125,9 @@ def load(path: Path) -> tuple[Variant, ...]:
             row = json.loads(line)
             if type(row["answer"]) is not int or row["answer"] not in GOLDS:
                 raise ValueError(f"the answer is no integer in 0..999: {row['answer']!r}")
-            problem = Problem(str(row["id"]), str(row["problem"]), row["answer"], str(row["sha256"]))
+            problem = Problem(
+                str(row["id"]), str(row["problem"]), row["answer"], str(row["sha256"])
+            )
             found.append(
                 Variant(
                     problem,
@@ -130,9 +139,19 @@ def load(path: Path) -> tuple[Variant, ...]:
                     {str(k): str(v) for k, v in row["programs"].items()},
                 )
             )
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             raise SuiteError(
-                "not a variant", expected="a line that galahad isomorph wrote", got=repr(error)[:80], where=where
+                "not a variant",
+                expected="a line that galahad isomorph wrote",
+                got=repr(error)[:80],
+                where=where,
             ) from error
         if text_sha256(problem.problem) != problem.sha256:
             raise SuiteError("the variant's text has another hash", where=where)

@@ -2,21 +2,25 @@
 
 The rule, in order:
 
-1. Reasoning in `<think>`-like tags is not part of the answer. Reasoning that is never closed makes the whole response
-   unfinished, and an unfinished response answers nothing, whatever boxes it holds.
+1. Reasoning in `<think>`-like tags is not part of the answer. Reasoning that is never closed makes
+   the whole response unfinished, and an unfinished response answers nothing, whatever boxes it
+   holds.
 2. The last balanced `\\boxed{...}` that is not an empty placeholder is the answer.
-3. Without one, the last stated final answer is: `<answer>...</answer>`, `Answer: ...`, `The answer is ...`,
-   `**Final Answer**` with its next line, `#### ...`.
-4. Its content is an integer after removing markup, units, thousands separators and leading zeros; digits of any script
-   count. `m+n=204` is 204, `204.0` is 204, `20.4` is an answer that is not an integer.
-5. Arithmetic such as `408/2` is only *translated* here, into a closed grammar; `resolve` has it computed in the
-   sandbox. No text of a model is ever evaluated in this process.
+3. Without one, the last stated final answer is: `<answer>...</answer>`, `Answer: ...`, `The answer
+   is ...`, `**Final Answer**` with its next line, `#### ...`.
+4. Its content is an integer after removing markup, units, thousands separators and leading zeros;
+   digits of any script count. `m+n=204` is 204, `204.0` is 204, `20.4` is an answer that is not an
+   integer.
+5. Arithmetic such as `408/2` is only *translated* here, into a closed grammar; `resolve` has it
+   computed in the sandbox. No text of a model is ever evaluated in this process.
 
-"Could not extract" is not "wrong": a response without an answer in a stated form, or with one that cannot be read, is
-`not-extracted`. A response that does commit itself, but to no integer (`20.4`, an empty `Answer: \\boxed{}`, a number
-beyond any answer, a box inside unfinished reasoning), is wrong.
+"Could not extract" is not "wrong": a response without an answer in a stated form, or with one that
+cannot be read, is `not-extracted`. A response that does commit itself, but to no integer (`20.4`,
+an empty `Answer: \\boxed{}`, a number beyond any answer, a box inside unfinished reasoning), is
+wrong.
 
-This module does not know what a problem is, and does not restrict answers to 0..999: that is a property of the gold.
+This module does not know what a problem is, and does not restrict answers to 0..999: that is a
+property of the gold.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ Reason = Literal[
     "integer",  # `value` holds it
     "expression",  # `expression` holds arithmetic that `resolve` can compute
     "no-answer",  # nothing in a stated form
-    "unreadable",  # something in a stated form that is not understood: several numbers, words, variables
+    # something in a stated form that is not understood: several numbers, words, variables
+    "unreadable",
     "unresolved",  # arithmetic that the sandbox could not compute within its limits
     "not-an-integer",  # 20.4, 1/3
     "too-large",  # more digits than any answer has
@@ -41,10 +46,14 @@ Reason = Literal[
 ]
 Grade = Literal["right", "wrong", "not-extracted"]
 
-# Committed, and not an integer that could match: wrong. Every other reason without a value is `not-extracted`.
-_COMMITTED_TO_NO_INTEGER: frozenset[Reason] = frozenset({"not-an-integer", "too-large", "empty", "unfinished"})
+# Committed, and not an integer that could match: wrong. Every other reason without a value is
+# `not-extracted`.
+_COMMITTED_TO_NO_INTEGER: frozenset[Reason] = frozenset(
+    {"not-an-integer", "too-large", "empty", "unfinished"}
+)
 
-# Far below the 4300 digits where int() itself refuses; no answer, and no intermediate that is printed, needs more.
+# Far below the 4300 digits where int() itself refuses; no answer, and no intermediate that is
+# printed, needs more.
 MAX_DIGITS = 18
 MAX_CONTENT = 300
 MAX_PHRASE = 2000
@@ -55,9 +64,10 @@ MAX_DEPTH = 24
 class Extraction:
     """What a response commits itself to.
 
-    `value` is the integer, or None with the `reason`. `expression` is arithmetic in Python notation over exact
-    rationals (see `program`), present when `reason` is "expression" and kept by `resolve`. `span` is the half-open
-    range of the answer's content in the response, or None when there is none.
+    `value` is the integer, or None with the `reason`. `expression` is arithmetic in Python notation
+    over exact rationals (see `program`), present when `reason` is "expression" and kept by
+    `resolve`. `span` is the half-open range of the answer's content in the response, or None when
+    there is none.
     """
 
     value: int | None
@@ -79,12 +89,15 @@ _FOLDED = {
 
 
 def _ascii_digit(match: re.Match[str]) -> str:
-    # Decimal digits only: superscripts have a digit value but no decimal one, and 2³ must not become 23.
+    # Decimal digits only: superscripts have a digit value but no decimal one, and 2³ must not
+    # become 23.
     return str(unicodedata.decimal(match[0]))
 
 
 def _fold(text: str) -> str:
-    """`text` with full-width forms and all scripts' decimal digits as ASCII; same length, same positions."""
+    """`text` with full-width forms and all scripts' decimal digits as ASCII; same length, same
+    positions.
+    """
     return re.sub(r"(?![0-9])\d", _ascii_digit, text.translate(_FOLDED))
 
 
@@ -109,7 +122,9 @@ _WRAPPERS = (
     re.compile(r"\[(.*)\]", re.S),
     re.compile(r"<([a-z]+)>(?P<inner>.*)</\1>", re.S),
 )
-_SPACING = re.compile(r"\\(?:displaystyle|textstyle|quad|qquad|left(?=\b|\()|right(?=\b|\)))|(?<!\\)~")
+_SPACING = re.compile(
+    r"\\(?:displaystyle|textstyle|quad|qquad|left(?=\b|\()|right(?=\b|\)))|(?<!\\)~"
+)
 _EDGE_SPACE = r"(?:\s|\\[,;:!> ]|\\\\)+"
 _UNIT = re.compile(
     rf"(?:{_EDGE_SPACE})?(?:"
@@ -130,7 +145,8 @@ _PLACEHOLDER = re.compile(
 )
 
 
-# What may follow an integer without changing it: the decimal that it rounds, the modulus of a congruence.
+# What may follow an integer without changing it: the decimal that it rounds, the modulus of a
+# congruence.
 _QUALIFIED = re.compile(r"\s*(?:\\approx|\u2248|\\pmod\b|\(mod\b)")
 
 
@@ -144,9 +160,11 @@ _UNREADABLE = _Reading(None, None, "unreadable")
 
 
 def integer(text: str) -> int | None:
-    """The integer that `text` is (sign, leading zeros and thousands separators allowed, nothing else), else None.
+    """The integer that `text` is (sign, leading zeros and thousands separators allowed, nothing
+    else), else None.
 
-    For golds and program output. `25.0` is None: a fraction was written, so somebody's types are wrong.
+    For golds and program output. `25.0` is None: a fraction was written, so somebody's types are
+    wrong.
     """
     reading = _whole_number(_fold(text).strip())
     return reading.value if reading is not None and "." not in text else None
@@ -195,7 +213,8 @@ def _balanced(content: str) -> bool:
 
 def _read(content: str, depth: int = 0) -> _Reading:  # noqa: PLR0911 - one return per form
     """What the content of a box or of an answer tag says."""
-    if len(content) > MAX_CONTENT:  # the patterns below may backtrack; a plain number needs none of them
+    # the patterns below may backtrack; a plain number needs none of them
+    if len(content) > MAX_CONTENT:
         return _whole_number(content.strip()) or _UNREADABLE
     content = _peel(content)
     if _PLACEHOLDER.fullmatch(content):
@@ -239,7 +258,9 @@ _PHRASE_END = re.compile(
 
 
 def _read_phrase(content: str) -> _Reading:
-    """What the words after "the answer is" say; prose goes on to explain, so it is cut before it is read."""
+    """What the words after "the answer is" say; prose goes on to explain, so it is cut before it is
+    read.
+    """
     content = content.lstrip()
     if re.fullmatch(r"\d+", content.rstrip(" .!*")):  # of any length
         return _read(content.rstrip(" .!*"))
@@ -275,7 +296,9 @@ _STATED = re.compile(
     re.M | re.I,
 )
 # What stands directly before "the answer is" and makes it no statement.
-_SUPPOSED = re.compile(r"\b(?:if|whether|unless|suppose|assume|what|that|perhaps|maybe|like)\s*$", re.I)
+_SUPPOSED = re.compile(
+    r"\b(?:if|whether|unless|suppose|assume|what|that|perhaps|maybe|like)\s*$", re.I
+)
 _DENIED = re.compile(
     r"\s*(?:not|never|unknown|unclear|undefined|between|about|around|at (?:least|most)"
     r"|(?:less|more|greater|fewer) than)\b",
@@ -284,7 +307,8 @@ _DENIED = re.compile(
 
 
 def extract(text: str, *, in_reasoning: bool = False) -> Extraction:
-    """The answer that `text` commits itself to, by the rule at the top of this module. Pure; never raises.
+    """The answer that `text` commits itself to, by the rule at the top of this module. Pure; never
+    raises.
 
     `in_reasoning` says that the prompt already opened the reasoning, as some chat templates do.
     """
@@ -292,7 +316,9 @@ def extract(text: str, *, in_reasoning: bool = False) -> Extraction:
     start, finished = after_reasoning(folded, in_reasoning)
     if not finished:
         stated = _last_box(folded, 0) or _last_stated(folded, 0)
-        return Extraction(None, None, "unfinished" if stated else "no-answer", stated[1] if stated else None)
+        return Extraction(
+            None, None, "unfinished" if stated else "no-answer", stated[1] if stated else None
+        )
     found = _last_box(folded, start) or _last_stated(folded, start)
     if found is None:
         return Extraction(None, None, "no-answer", None)
@@ -301,14 +327,18 @@ def extract(text: str, *, in_reasoning: bool = False) -> Extraction:
 
 
 def last_box(text: str) -> str | None:
-    """What the last balanced `\\boxed{...}` or `\\fbox{...}` holds, as it stands; None where there is none."""
+    """What the last balanced `\\boxed{...}` or `\\fbox{...}` holds, as it stands; None where there
+    is none.
+    """
     closing = _matching_braces(text, 0)
     boxes = [box.end() for box in _BOX.finditer(text) if box.end() in closing]
     return text[boxes[-1] + 1 : closing[boxes[-1]]] if boxes else None
 
 
 def after_reasoning(text: str, in_reasoning: bool) -> tuple[int, bool]:
-    """Where the answer part begins (after the last closing tag), and whether the reasoning before it was closed."""
+    """Where the answer part begins (after the last closing tag), and whether the reasoning before
+    it was closed.
+    """
     start, is_open = 0, in_reasoning
     for tag in _REASONING_TAG.finditer(text):
         is_open = not tag[1]
@@ -336,7 +366,9 @@ def _last_box(text: str, start: int) -> tuple[_Reading, tuple[int, int]] | None:
 
 
 def _matching_braces(text: str, start: int) -> dict[int, int]:
-    """For each balanced `{` from `start` on, the position of its `}`; one pass, so hostile nesting stays linear."""
+    """For each balanced `{` from `start` on, the position of its `}`; one pass, so hostile nesting
+    stays linear.
+    """
     closing: dict[int, int] = {}
     opened: list[int] = []
     for brace in re.compile(r"\\[{}\\]|[{}]").finditer(text, start):
@@ -419,7 +451,9 @@ class _NotArithmetic(Exception):
 
 
 class _Parser:
-    """Recursive descent over `_TOKEN`; emits Python over the names of `_PRELUDE`, never a name of the input."""
+    """Recursive descent over `_TOKEN`; emits Python over the names of `_PRELUDE`, never a name of
+    the input.
+    """
 
     def __init__(self, content: str) -> None:
         self.tokens: list[tuple[str, str]] = []
@@ -502,7 +536,8 @@ class _Parser:
         """A braced argument, or the single digit that TeX takes without braces (`\\frac12`)."""
         if self.peek() == "number" and len(self.tokens[self.at][1]) == 1:
             return f"F({self.take()})"
-        if self.peek() == "number" and len(self.tokens[self.at][1]) == 2:  # \frac12: one token holds both arguments
+        # \frac12: one token holds both arguments
+        if self.peek() == "number" and len(self.tokens[self.at][1]) == 2:
             digits = self.take()
             self.tokens.insert(self.at, ("number", digits[1]))
             return f"F({digits[0]})"
@@ -550,7 +585,9 @@ def _translate(content: str) -> str | None:
 
 
 def program(expression: str) -> str:
-    """A Python program that prints the integer that an extraction's `expression` is, or "fraction" if it is none."""
+    """A Python program that prints the integer that an extraction's `expression` is, or "fraction"
+    if it is none.
+    """
     return f"{_PRELUDE}result = {expression}\nprint(result.numerator if result.denominator == 1 else 'fraction')\n"
 
 
@@ -559,14 +596,17 @@ class Execution(Protocol):
 
     @property
     def status(self) -> str:
-        """`ok` if the program ended by itself with exit code 0, within its limits and with its output whole."""
+        """`ok` if the program ended by itself with exit code 0, within its limits and with its
+        output whole.
+        """
 
     @property
     def stdout(self) -> str: ...
 
 
 def resolve(extraction: Extraction, run: Callable[[str], Execution] | None = None) -> Extraction:
-    """`extraction` with its expression computed by `run` (source -> execution), by default in the sandbox.
+    """`extraction` with its expression computed by `run` (source -> execution), by default in the
+    sandbox.
 
     An extraction without a pending expression comes back unchanged.
 
@@ -590,7 +630,9 @@ def resolve(extraction: Extraction, run: Callable[[str], Execution] | None = Non
 def _run_in_sandbox(source: str) -> Execution:
     from galahad import sandbox
 
-    return sandbox.run(source, limits=sandbox.Limits(wall_seconds=10, cpu_seconds=2, memory_bytes=256 << 20))
+    return sandbox.run(
+        source, limits=sandbox.Limits(wall_seconds=10, cpu_seconds=2, memory_bytes=256 << 20)
+    )
 
 
 # --- what follows from an answer ---
@@ -604,7 +646,9 @@ def grade(extraction: Extraction, gold: int) -> Grade:
 
 
 class Vote(NamedTuple):
-    """`value` is None unless `outcome` is "decided". `votes` attempts gave the first value, `voters` gave any."""
+    """`value` is None unless `outcome` is "decided". `votes` attempts gave the first value,
+    `voters` gave any.
+    """
 
     value: int | None
     outcome: Literal["decided", "no-majority", "no-votes"]
@@ -614,7 +658,9 @@ class Vote(NamedTuple):
 
 
 def vote(values: Iterable[int | None]) -> Vote:
-    """maj@k: the most frequent value. Attempts without a value abstain; a tie for the first place is "no-majority"."""
+    """maj@k: the most frequent value. Attempts without a value abstain; a tie for the first place
+    is "no-majority".
+    """
     ballots = list(values)
     ranking = Counter(value for value in ballots if value is not None).most_common()
     if not ranking:
@@ -622,4 +668,6 @@ def vote(values: Iterable[int | None]) -> Vote:
     first, votes = ranking[0]
     tied = len(ranking) > 1 and ranking[1][1] == votes
     voters = sum(n for _, n in ranking)
-    return Vote(None if tied else first, "no-majority" if tied else "decided", votes, voters, len(ballots))
+    return Vote(
+        None if tied else first, "no-majority" if tied else "decided", votes, voters, len(ballots)
+    )

@@ -1,10 +1,13 @@
-"""Programs as text: found in a response, read by their syntax tree, given other parameters. Nothing is ever run here.
+"""Programs as text: found in a response, read by their syntax tree, given other parameters. Nothing
+is ever run here.
 
-A *program* prints one integer. A *parametric* program keeps every number of its problem in the parameters of
-`solve(param=...)`, so that the same method solves a problem with other numbers; one that has a number of its problem
-inside the logic (*baked in*) solves only the problem it was written for.
+A *program* prints one integer. A *parametric* program keeps every number of its problem in the
+parameters of `solve(param=...)`, so that the same method solves a problem with other numbers; one
+that has a number of its problem inside the logic (*baked in*) solves only the problem it was
+written for.
 
-This module does not know whether a program is right, nor what it does: that is the sandbox's and the verifier's matter.
+This module does not know whether a program is right, nor what it does: that is the sandbox's and
+the verifier's matter.
 """
 
 from __future__ import annotations
@@ -34,22 +37,28 @@ Literals = int | float | str | bool | None | list["Literals"] | tuple["Literals"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A program in a response. `source` is None unless `reason` is "program"; `span` is its range in the response."""
+    """A program in a response. `source` is None unless `reason` is "program"; `span` is its range
+    in the response.
+    """
 
     source: str | None
     reason: Literal["program", "no-code", "syntax-error", "unfinished"]
     span: tuple[int, int] | None
 
 
-_FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+.#-]*)[^\n`]*$", re.M)
+_FENCE = re.compile(
+    r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+.#-]*)[^\n`]*$", re.M
+)
 _PYTHON = frozenset({"", "python", "py", "python3", "py3", "sage"})
 
 
 def extract(text: str, *, in_reasoning: bool = False, stopped_at_fence: bool = False) -> Found:
-    """The last complete Python block of `text` that parses; without any fence, `text` itself if it is a program.
+    """The last complete Python block of `text` that parses; without any fence, `text` itself if it
+    is a program.
 
-    As with answers, reasoning that was never closed holds no program. A fence that is not closed was cut off, unless
-    the caller says that generation stopped at the closing fence (`stopped_at_fence`).
+    As with answers, reasoning that was never closed holds no program. A fence that is not closed
+    was cut off, unless the caller says that generation stopped at the closing fence
+    (`stopped_at_fence`).
     """
     start, finished = answers.after_reasoning(text, in_reasoning)
     if not finished:
@@ -65,14 +74,20 @@ def extract(text: str, *, in_reasoning: bool = False, stopped_at_fence: bool = F
         return Found(None, "syntax-error", spans[-1])
     bare = text[start:].strip()
     tree = parse(bare)
-    if tree is not None and any(isinstance(node, (ast.FunctionDef, ast.Call)) for node in ast.walk(tree)):
+    if tree is not None and any(
+        isinstance(node, (ast.FunctionDef, ast.Call)) for node in ast.walk(tree)
+    ):
         at = text.index(bare, start)
         return Found(bare + "\n", "program", (at, at + len(bare)))
     return Found(None, "no-code", None)
 
 
-def _blocks(text: str, start: int, stopped_at_fence: bool) -> tuple[list[tuple[int, int]], tuple[int, int] | None]:
-    """The spans of complete Python blocks in order, and the span of a block that was cut off at the end."""
+def _blocks(
+    text: str, start: int, stopped_at_fence: bool
+) -> tuple[list[tuple[int, int]], tuple[int, int] | None]:
+    """The spans of complete Python blocks in order, and the span of a block that was cut off at the
+    end.
+    """
     spans: list[tuple[int, int]] = []
     opened: re.Match[str] | None = None
     for fence in _FENCE.finditer(text, start):
@@ -89,7 +104,9 @@ def _blocks(text: str, start: int, stopped_at_fence: bool) -> tuple[list[tuple[i
 
 
 def parse(source: str) -> ast.Module | None:
-    """The syntax tree of `source`, or None if it is no Python (or more than a parser should be given)."""
+    """The syntax tree of `source`, or None if it is no Python (or more than a parser should be
+    given).
+    """
     if len(source.encode("utf-8", "replace")) > MAX_SOURCE_BYTES:
         return None
     with warnings.catch_warnings():
@@ -103,21 +120,26 @@ def parse(source: str) -> ast.Module | None:
 def _parsed(source: str) -> ast.Module:
     tree = parse(source)
     if tree is None:
-        raise UsageError("not a Python program", expected=f"Python source of at most {MAX_SOURCE_BYTES} bytes")
+        raise UsageError(
+            "not a Python program", expected=f"Python source of at most {MAX_SOURCE_BYTES} bytes"
+        )
     return tree
 
 
 def complete(source: str) -> str:
-    """`source` so that it prints: a bare last expression is printed, or else `solve()` if that needs no arguments.
+    """`source` so that it prints: a bare last expression is printed, or else `solve()` if that
+    needs no arguments.
 
-    Models often stop at `solve()` or at the definition, as in a notebook. A program that prints anything at module
-    level comes back unchanged.
+    Models often stop at `solve()` or at the definition, as in a notebook. A program that prints
+    anything at module level comes back unchanged.
 
     Raises:
         UsageError: `source` is not Python.
     """
     tree = _parsed(source)
-    if any(_is_call(node, "print") for statement in _module_level(tree) for node in ast.walk(statement)):
+    if any(
+        _is_call(node, "print") for statement in _module_level(tree) for node in ast.walk(statement)
+    ):
         return source
     last = tree.body[-1] if tree.body else None
     if isinstance(last, ast.Expr) and not isinstance(last.value, ast.Constant):
@@ -126,7 +148,9 @@ def complete(source: str) -> str:
         segment = ast.get_source_segment(source, last.value) or ""
         return f"{head}print({segment})\n"
     entry = _entry(tree)
-    if entry is not None and len(entry.args.args) + len(entry.args.posonlyargs) == len(entry.args.defaults):
+    if entry is not None and len(entry.args.args) + len(entry.args.posonlyargs) == len(
+        entry.args.defaults
+    ):
         return f"{source.rstrip()}\n\nprint({ENTRY}())\n"
     return source
 
@@ -143,7 +167,9 @@ def _is_call(node: ast.AST, name: str) -> bool:
 
 
 def _entry(tree: ast.Module) -> ast.FunctionDef | None:
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == ENTRY]
+    functions = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == ENTRY
+    ]
     return functions[-1] if functions else None
 
 
@@ -173,16 +199,19 @@ def _defaults(entry: ast.FunctionDef) -> dict[str, tuple[ast.expr, Literals]]:
     for argument, node in pairs:
         if node is not None:
             try:
-                found[argument.arg] = (node, ast.literal_eval(node))  # literals only: no names, no calls
+                # literals only: no names, no calls
+                found[argument.arg] = (node, ast.literal_eval(node))
             except (ValueError, RecursionError, MemoryError):
                 continue
     return found
 
 
 def substitute(source: str, values: Mapping[str, Literals]) -> str:
-    """`source` with other default values for parameters of `solve`; every other byte stays as it is.
+    """`source` with other default values for parameters of `solve`; every other byte stays as it
+    is.
 
-    Keywords of calls of `solve` at module level (`print(solve(n=5))`) are replaced too: they would hide the default.
+    Keywords of calls of `solve` at module level (`print(solve(n=5))`) are replaced too: they would
+    hide the default.
 
     Raises:
         UsageError: no such parameter, or a parameter without a literal default.
@@ -193,13 +222,18 @@ def substitute(source: str, values: Mapping[str, Literals]) -> str:
     unknown = sorted(set(values) - set(defaults))
     if unknown:
         raise UsageError(
-            f"no parameter {', '.join(unknown)} in {ENTRY}", expected=", ".join(defaults) or "a solve(param=...)"
+            f"no parameter {', '.join(unknown)} in {ENTRY}",
+            expected=", ".join(defaults) or "a solve(param=...)",
         )
     places = [(defaults[name][0], value) for name, value in values.items()]
     for statement in _module_level(tree):
         for node in ast.walk(statement):
             if isinstance(node, ast.Call) and _is_call(node, ENTRY):
-                places += [(k.value, values[k.arg]) for k in node.keywords if k.arg is not None and k.arg in values]
+                places += [
+                    (k.value, values[k.arg])
+                    for k in node.keywords
+                    if k.arg is not None and k.arg in values
+                ]
     lines = source.encode().splitlines(keepends=True)  # the tree counts columns in UTF-8 bytes
     starts = [0, *itertools.accumulate(map(len, lines))]
     data = source.encode()
@@ -227,8 +261,9 @@ Place = Literal["parameter", "call", "named", "logic"]
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A number in a program. `place` says where: the default of a parameter, an argument of a call at module level,
-    a module-level `NAME = literal`, or the logic. `line` is 1-based, `column` 0-based, as in the syntax tree."""
+    """A number in a program. `place` says where: the default of a parameter, an argument of a call
+    at module level, a module-level `NAME = literal`, or the logic. `line` is 1-based, `column`
+    0-based, as in the syntax tree."""
 
     value: int | float
     line: int
@@ -240,7 +275,8 @@ class Constant:
 
 
 def constants(source: str) -> list[Constant]:
-    """The numbers of a program in order of appearance; numbers inside strings of digits count, docstrings do not.
+    """The numbers of a program in order of appearance; numbers inside strings of digits count,
+    docstrings do not.
 
     Raises:
         UsageError: `source` is not Python.
@@ -250,8 +286,14 @@ def constants(source: str) -> list[Constant]:
     found: list[Constant] = []
 
     def visit(node: ast.AST, place: Place, at_module_level: bool) -> None:
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and _number(node.operand) is not None:
-            found.append(Constant(-(_number(node.operand) or 0), node.lineno, node.col_offset, place))
+        if (
+            isinstance(node, ast.UnaryOp)
+            and isinstance(node.op, ast.USub)
+            and _number(node.operand) is not None
+        ):
+            found.append(
+                Constant(-(_number(node.operand) or 0), node.lineno, node.col_offset, place)
+            )
             return
         if isinstance(node, ast.Constant):
             for value in _numbers_in(node):
@@ -264,15 +306,28 @@ def constants(source: str) -> list[Constant]:
             for statement in _without_docstring(node.body):
                 visit(statement, "logic", False)
             return
-        if at_module_level and isinstance(node, (ast.Assign, ast.AnnAssign)) and _is_literal(node.value):
+        if (
+            at_module_level
+            and isinstance(node, (ast.Assign, ast.AnnAssign))
+            and _is_literal(node.value)
+        ):
             if node.value is not None:
                 visit(node.value, "named", True)
             return
-        if at_module_level and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in own:
+        if (
+            at_module_level
+            and isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in own
+        ):
             for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
                 visit(argument, "call" if _is_literal(argument) else "logic", False)
             return
-        children = _without_docstring(node.body) if isinstance(node, ast.Module) else ast.iter_child_nodes(node)
+        children = (
+            _without_docstring(node.body)
+            if isinstance(node, ast.Module)
+            else ast.iter_child_nodes(node)
+        )
         for child in children:
             visit(child, place, at_module_level and not isinstance(node, ast.ClassDef))
 
@@ -283,7 +338,9 @@ def constants(source: str) -> list[Constant]:
 def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     first = body[0] if body else None
     is_text = (
-        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
     )
     return body[1:] if is_text else body
 
@@ -299,7 +356,11 @@ def _is_literal(node: ast.AST | None) -> bool:
 
 
 def _number(node: ast.AST) -> int | float | None:
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+    if (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, (int, float))
+        and not isinstance(node.value, bool)
+    ):
         return node.value if math.isfinite(node.value) else None
     return None
 
@@ -328,12 +389,16 @@ _PROBLEM_NUMBER = re.compile(
 )
 # Numbers that a method may hold on its own account, whatever the problem says.
 _STRUCTURAL = frozenset({-1, 0, 1, 2})
-_CONVENTIONAL = frozenset({90, 180, 360, *(10**k for k in range(2, 19)), *(2**k for k in range(4, 64))})
+_CONVENTIONAL = frozenset(
+    {90, 180, 360, *(10**k for k in range(2, 19)), *(2**k for k in range(4, 64))}
+)
 _DERIVED_FROM = 12
 
 
 def numbers_of(text: str) -> set[int | float]:
-    """The numbers that a problem states, as digits or as words; indices (`x_1`) and figures are left out."""
+    """The numbers that a problem states, as digits or as words; indices (`x_1`) and figures are
+    left out.
+    """
     text = _FIGURE.sub(" ", text)
     found: set[int | float] = set()
     for match in _PROBLEM_NUMBER.finditer(text):
@@ -348,10 +413,11 @@ def numbers_of(text: str) -> set[int | float]:
 class Check:
     """How parametric a program is.
 
-    `parameters` are those of `solve`. `baked` are constants in the logic that the problem states; `derived` are large
-    constants in the logic that it does not state, so that somebody computed them from its numbers by hand; `loose` are
-    numbers of the problem under a module-level name or in a call instead of a default; `unused` are numbers of the
-    problem that occur nowhere in the program. -1, 0, 1 and 2 are structural wherever they stand.
+    `parameters` are those of `solve`. `baked` are constants in the logic that the problem states;
+    `derived` are large constants in the logic that it does not state, so that somebody computed
+    them from its numbers by hand; `loose` are numbers of the problem under a module-level name or
+    in a call instead of a default; `unused` are numbers of the problem that occur nowhere in the
+    program. -1, 0, 1 and 2 are structural wherever they stand.
     """
 
     parameters: tuple[str, ...]
@@ -366,10 +432,23 @@ class Check:
 
     def explain(self) -> list[str]:
         """One line per finding, for a reader."""
-        lines = [] if self.parameters else [f"no {ENTRY}(param=...): nothing can be given other numbers"]
-        lines += [f"baked in: {c} is a number of the problem inside the logic; make it a parameter" for c in self.baked]
-        lines += [f"derived: {c} is not in the problem; compute it from the parameters" for c in self.derived]
-        lines += [f"loose: {c} is a number of the problem outside the parameters of {ENTRY}" for c in self.loose]
+        lines = (
+            []
+            if self.parameters
+            else [f"no {ENTRY}(param=...): nothing can be given other numbers"]
+        )
+        lines += [
+            f"baked in: {c} is a number of the problem inside the logic; make it a parameter"
+            for c in self.baked
+        ]
+        lines += [
+            f"derived: {c} is not in the problem; compute it from the parameters"
+            for c in self.derived
+        ]
+        lines += [
+            f"loose: {c} is a number of the problem outside the parameters of {ENTRY}"
+            for c in self.loose
+        ]
         return lines
 
 

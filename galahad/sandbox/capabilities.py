@@ -1,5 +1,5 @@
-"""What this host can do to isolate a program, found by doing it: a mechanism counts when a trial program has run under it
-and was refused what it should be refused.
+"""What this host can do to isolate a program, found by doing it: a mechanism counts when a trial
+program has run under it and was refused what it should be refused.
 
 It asks the kernel and starts trial programs; it changes nothing and installs nothing.
 """
@@ -24,7 +24,8 @@ from galahad.sandbox.readable import readable
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_VERSION_FLAG = 444, 1
 _PR_GET_SECCOMP = 21
 _TRIAL_LIMITS = Limits(wall_seconds=20.0, cpu_seconds=10)
-# Passes only where it can import and compute, and is refused a socket and a file that it was not given.
+# Passes only where it can import and compute, and is refused a socket and a file that it was not
+# given.
 _TRIAL = """
 import fractions
 import os
@@ -44,7 +45,8 @@ print(fractions.Fraction(408, 2), refused)
 
 @dataclass(frozen=True)
 class Capabilities:
-    """The strongest mechanisms that passed their trial, and the facts about the host that explain them.
+    """The strongest mechanisms that passed their trial, and the facts about the host that explain
+    them.
 
     `failures` names each stronger combination that was tried, with the reason it failed.
     """
@@ -66,7 +68,9 @@ class Capabilities:
         return self.mechanisms.level
 
     def advice(self) -> tuple[str, ...]:
-        """What is missing for the level `full` with every package, and how to get it; empty when nothing is."""
+        """What is missing for the level `full` with every package, and how to get it; empty when
+        nothing is.
+        """
         used = self.mechanisms
         missing = []
         if not used.landlock_abi:
@@ -75,7 +79,9 @@ class Capabilities:
                 "(/sys/kernel/security/lsm; boot with lsm=landlock,... to add it)"
             )
         if not used.seccomp:
-            missing.append("seccomp filters: need Linux with CONFIG_SECCOMP_FILTER on x86-64 or aarch64")
+            missing.append(
+                "seccomp filters: need Linux with CONFIG_SECCOMP_FILTER on x86-64 or aarch64"
+            )
         if self.bubblewrap is None:
             missing.append("bubblewrap: install the package `bubblewrap` (apt, dnf, pacman, apk)")
         elif not used.bubblewrap:
@@ -101,13 +107,18 @@ def landlock_abi() -> int:
     if sys.platform != "linux":
         return 0
     version = ctypes.CDLL(None).syscall(
-        ctypes.c_long(_LANDLOCK_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_long(_LANDLOCK_VERSION_FLAG)
+        ctypes.c_long(_LANDLOCK_CREATE_RULESET),
+        None,
+        ctypes.c_size_t(0),
+        ctypes.c_long(_LANDLOCK_VERSION_FLAG),
     )
     return max(int(version), 0)
 
 
 def has_seccomp() -> bool:
-    """Whether the kernel takes seccomp filters and there is a system call table for this architecture."""
+    """Whether the kernel takes seccomp filters and there is a system call table for this
+    architecture.
+    """
     if sys.platform != "linux" or not seccomp.supported(platform.machine()):
         return False
     return int(ctypes.CDLL(None).prctl(_PR_GET_SECCOMP, 0, 0, 0, 0)) >= 0
@@ -118,20 +129,27 @@ def user_namespaces() -> bool:
     if sys.platform != "linux":
         return False
     code = "import ctypes; raise SystemExit(-ctypes.CDLL(None).unshare(0x10000000))"
-    trial = subprocess.run([readable().executable, "-S", "-s", "-P", "-c", code], capture_output=True, check=False)
+    trial = subprocess.run(
+        [readable().executable, "-S", "-s", "-P", "-c", code], capture_output=True, check=False
+    )
     return trial.returncode == 0
 
 
 @cache
 def probe(*, use_bubblewrap: bool = True) -> Capabilities:
-    """Try combinations from the strongest to the weakest, and stop at the first that works. Once per process.
+    """Try combinations from the strongest to the weakest, and stop at the first that works. Once
+    per process.
 
     Without `use_bubblewrap`: as on the same host with bubblewrap not installed.
 
     Raises:
         SandboxUnavailable: not even a program under resource limits alone could be run.
     """
-    abi, filters, wrapper = landlock_abi(), has_seccomp(), shutil.which("bwrap") if use_bubblewrap else None
+    abi, filters, wrapper = (
+        landlock_abi(),
+        has_seccomp(),
+        shutil.which("bwrap") if use_bubblewrap else None,
+    )
     failures = []
     for mechanisms in _candidates(abi, filters, wrapper):
         failure = _try(mechanisms)
@@ -157,22 +175,30 @@ def probe(*, use_bubblewrap: bool = True) -> Capabilities:
 
 
 def _candidates(abi: int, filters: bool, wrapper: str | None) -> list[Mechanisms]:
-    """From the strongest to the weakest. Root takes an identity that nobody else has, and keeps its own only where the
-    interpreter is out of that identity's reach; everybody else has just one."""
-    identities: list[Identity] = ["unused", "unused-may-search", "own"] if os.geteuid() == 0 else ["own"]
+    """From the strongest to the weakest. Root takes an identity that nobody else has, and keeps its
+    own only where the interpreter is out of that identity's reach; everybody else has just one."""
+    identities: list[Identity] = (
+        ["unused", "unused-may-search", "own"] if os.geteuid() == 0 else ["own"]
+    )
     candidates = []
-    for bubblewrap, landlock in product([wrapper, None] if wrapper else [None], [abi, 0] if abi else [0]):
+    for bubblewrap, landlock in product(
+        [wrapper, None] if wrapper else [None], [abi, 0] if abi else [0]
+    ):
         for identity in identities:
             # Inside bubblewrap every folder on the way is open, so there is nothing to search past.
             if not (bubblewrap and identity == "unused-may-search"):
                 candidates.append(Mechanisms(bubblewrap, landlock, filters, identity))
-    weak = [Mechanisms(identity=identity) for identity in identities if identity != "unused-may-search"]
+    weak = [
+        Mechanisms(identity=identity) for identity in identities if identity != "unused-may-search"
+    ]
     isolating = [candidate for candidate in candidates if candidate.level != "weak"]
     return [*isolating, *weak]
 
 
 def _try(mechanisms: Mechanisms) -> str | None:
-    """None when a trial program ran under `mechanisms` and was refused what it must be, else what went wrong."""
+    """None when a trial program ran under `mechanisms` and was refused what it must be, else what
+    went wrong.
+    """
     trial = _TRIAL.format(forbidden=os.path.realpath(__file__))
     try:
         done = run(trial, limits=_TRIAL_LIMITS, allow_weak=True, mechanisms=mechanisms)

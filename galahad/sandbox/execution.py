@@ -1,7 +1,9 @@
-"""Run one program in the sandbox: start the launcher, read its output with a deadline, make sure that nothing is left.
+"""Run one program in the sandbox: start the launcher, read its output with a deadline, make sure
+that nothing is left.
 
-It knows processes, pipes and limits. It does not know whether the program's output is right (`verdict`), nor which
-mechanisms the host has (`capabilities`): it uses the ones it is given and never fewer.
+It knows processes, pipes and limits. It does not know whether the program's output is right
+(`verdict`), nor which mechanisms the host has (`capabilities`): it uses the ones it is given and
+never fewer.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ Status = Literal["ok", "error", "timeout", "killed", "output-limit", "file-limit
 STDERR_TAIL_BYTES = 8192
 _START_SECONDS = 30.0  # for the launcher, on a machine that is busy with a model
 _DEATH_SECONDS = 5.0
-# Where systemd takes identities for services that need one nobody else has; nothing is ever installed under these.
+# Where systemd takes identities for services that need one nobody else has; nothing is ever
+# installed under these.
 _UNUSED_UIDS = range(61184, 65520)
 _INNER_SCRATCH = "/scratch"
 _BOOTSTRAP = """
@@ -55,15 +58,17 @@ _ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     "MALLOC_ARENA_MAX": "2",  # each arena takes 64 MiB of the address space that is limited
 }
-# No site, no user site, no folder of the program on the path, no bytecode written, unbuffered output (what was printed
-# before os._exit or a kill is output), no limit on the digits of an integer (CPU time is limited already).
+# No site, no user site, no folder of the program on the path, no bytecode written, unbuffered
+# output (what was printed before os._exit or a kill is output), no limit on the digits of an
+# integer (CPU time is limited already).
 _PYTHON_FLAGS = ("-S", "-s", "-P", "-B", "-u", "-X", "utf8", "-X", "int_max_str_digits=0")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use. `file_bytes` and `n_files` are for its private folder as a whole, `output_bytes` for stdout
-    and stderr together, `n_processes` counts threads too, and `memory_bytes` is address space."""
+    """What one program may use. `file_bytes` and `n_files` are for its private folder as a whole,
+    `output_bytes` for stdout and stderr together, `n_processes` counts threads too, and
+    `memory_bytes` is address space."""
 
     wall_seconds: float = 10.0
     cpu_seconds: int = 10
@@ -76,13 +81,15 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if not value > 0:
-                raise UsageError(f"a sandbox limit must be positive: {name}", expected="> 0", got=value)
+                raise UsageError(
+                    f"a sandbox limit must be positive: {name}", expected="> 0", got=value
+                )
 
 
 @dataclass(frozen=True)
 class Mechanisms:
-    """What isolates a program: a bubblewrap that has been seen to work (or None), the ABI of Landlock (0: none), a seccomp
-    filter, and whose identity it runs under."""
+    """What isolates a program: a bubblewrap that has been seen to work (or None), the ABI of
+    Landlock (0: none), a seccomp filter, and whose identity it runs under."""
 
     bubblewrap: str | None = None
     landlock_abi: int = 0
@@ -91,8 +98,10 @@ class Mechanisms:
 
     @property
     def level(self) -> Level:
-        """`full`: namespaces, Landlock and seccomp. `kernel`: seccomp, and files confined by Landlock or by a mount
-        namespace. `weak`: resource limits only; the program can read, write, connect and start what its user can."""
+        """`full`: namespaces, Landlock and seccomp. `kernel`: seccomp, and files confined by
+        Landlock or by a mount
+        namespace. `weak`: resource limits only; the program can read, write, connect and start what
+        its user can."""
         if not self.seccomp or not (self.landlock_abi or self.bubblewrap):
             return "weak"
         return "full" if self.landlock_abi and self.bubblewrap else "kernel"
@@ -113,9 +122,10 @@ class Mechanisms:
 class Execution:
     """What a program did. `exit_code` is None when a signal ended it, `signal` None when none did.
 
-    `status` says how it ended: "ok" (exit 0), "error" (another exit code), "timeout" (wall or CPU), "killed" (a signal that
-    we did not send, as after a crash of the interpreter), "output-limit", "file-limit". `stdout` is what was printed up to
-    the limit, `stderr` its last 8 KiB; both decoded as UTF-8 with replacement characters.
+    `status` says how it ended: "ok" (exit 0), "error" (another exit code), "timeout" (wall or CPU),
+    "killed" (a signal that we did not send, as after a crash of the interpreter), "output-limit",
+    "file-limit". `stdout` is what was printed up to the limit, `stderr` its last 8 KiB; both
+    decoded as UTF-8 with replacement characters.
     """
 
     status: Status
@@ -143,7 +153,9 @@ def _filter() -> tuple[bytes, list[int]]:
     """The filter as bytes, and where in them the launcher puts the program's process id."""
     program = seccomp.filter_program(os.uname().machine)
     code = b"".join(
-        operation.to_bytes(2, sys.byteorder) + bytes((jt, jf)) + max(k, 0).to_bytes(4, sys.byteorder)
+        operation.to_bytes(2, sys.byteorder)
+        + bytes((jt, jf))
+        + max(k, 0).to_bytes(4, sys.byteorder)
         for operation, jt, jf, k in program
     )
     return code, [8 * i + 4 for i, step in enumerate(program) if step.k == seccomp.OWN_PID]
@@ -161,25 +173,40 @@ def _unused_uid() -> int:
 
 
 def _bubblewrap(executable: str, allowed: Readable, limits: Limits, as_root: bool) -> list[str]:
-    """The command line up to the command. The tree holds what is readable, nothing else; the program's folder is a file
-    system of limited size. There is no /proc and no /dev/shm."""
-    command = [executable, "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-ipc", "--unshare-net"]
+    """The command line up to the command. The tree holds what is readable, nothing else; the
+    program's folder is a file system of limited size. There is no /proc and no /dev/shm."""
+    command = [
+        executable,
+        "--die-with-parent",
+        "--new-session",
+        "--unshare-pid",
+        "--unshare-ipc",
+        "--unshare-net",
+    ]
     command += ["--unshare-uts", "--unshare-cgroup-try"]
     if as_root:
-        # Root needs no user namespace, and could not change to another uid in one. The capabilities are the supervisor's:
-        # to change the program's identity, to kill it, to look into its folder. The program keeps none.
+        # Root needs no user namespace, and could not change to another uid in one. The capabilities
+        # are the supervisor's: to change the program's identity, to kill it, to look into its
+        # folder. The program keeps none.
         for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_DAC_READ_SEARCH"):
             command += ["--cap-add", capability]
     else:
         command += ["--unshare-user"]
     bound = (allowed.executable, *allowed.folders)
     within = (*allowed.packages.values(), *allowed.extras)
-    # Folders on the way would get the mode of what is bound there, and be closed to another identity.
-    for parent in sorted({str(parent) for path in (*bound, *within) for parent in Path(path).parents}):
+    # Folders on the way would get the mode of what is bound there, and be closed to another
+    # identity.
+    for parent in sorted(
+        {str(parent) for path in (*bound, *within) for parent in Path(path).parents}
+    ):
         command += ["--perms", "0755", "--dir", parent]
     for path in bound:
         command += ["--ro-bind", path, path]
-    masks = [path for path in allowed.hidden if any(path.startswith(folder + "/") for folder in allowed.folders)]
+    masks = [
+        path
+        for path in allowed.hidden
+        if any(path.startswith(folder + "/") for folder in allowed.folders)
+    ]
     for path in masks:
         command += ["--tmpfs", path]
     for path in within:
@@ -205,13 +232,16 @@ def run(
     allow_weak: bool = False,
     mechanisms: Mechanisms | None = None,
 ) -> Execution:
-    """Run `source`, a Python program, and return what it did; whatever that is, it is a result and not an exception.
+    """Run `source`, a Python program, and return what it did; whatever that is, it is a result and
+    not an exception.
 
-    `mechanisms` defaults to the strongest that this host has (`capabilities.probe`, once per process). It may import the
-    standard library and those of `readable.PACKAGES` that are installed; its folder is private, empty and gone afterwards.
+    `mechanisms` defaults to the strongest that this host has (`capabilities.probe`, once per
+    process). It may import the standard library and those of `readable.PACKAGES` that are
+    installed; its folder is private, empty and gone afterwards.
 
     Raises:
-        SandboxUnavailable: the level would be `weak` and `allow_weak` is false, or the sandbox did not start.
+        SandboxUnavailable: the level would be `weak` and `allow_weak` is false, or the sandbox did
+        not start.
     """
     if mechanisms is None:
         from galahad.sandbox.capabilities import probe
@@ -224,7 +254,11 @@ def run(
             got=", ".join(mechanisms.names()),
             hint="galahad doctor says what is missing; --allow-weak runs the program with resource limits only",
         )
-    scratch = _INNER_SCRATCH if mechanisms.bubblewrap else f"{tempfile.gettempdir()}/galahad-{secrets.token_hex(8)}"
+    scratch = (
+        _INNER_SCRATCH
+        if mechanisms.bubblewrap
+        else f"{tempfile.gettempdir()}/galahad-{secrets.token_hex(8)}"
+    )
     settings = _settings(source.encode("utf-8", "surrogatepass"), scratch, limits, mechanisms)
     process, control, status = _start(settings, stdin, limits, mechanisms)
     watch = _Watch(process, control, status, limits)
@@ -238,7 +272,9 @@ def run(
 
 
 def _remove_leftover(scratch: str) -> None:
-    """Remove the private folder of a supervisor that was killed before it could; its program may take a moment to die."""
+    """Remove the private folder of a supervisor that was killed before it could; its program may
+    take a moment to die.
+    """
     if os.path.isdir(scratch):
         from galahad.sandbox import launcher
 
@@ -250,8 +286,9 @@ def _remove_leftover(scratch: str) -> None:
 
 
 def _other_tasks(inside: bool) -> int:
-    """How many tasks RLIMIT_NPROC will count besides the program's, under an identity that is not its own: all of this
-    user's, or since Linux 5.14 those of the user namespace (bubblewrap's two and the supervisor)."""
+    """How many tasks RLIMIT_NPROC will count besides the program's, under an identity that is not
+    its own: all of this user's, or since Linux 5.14 those of the user namespace (bubblewrap's two
+    and the supervisor)."""
     if sys.platform != "linux":
         return 0
     if inside and tuple(map(int, re.findall("[0-9]+", os.uname().release)[:2])) >= (5, 14):
@@ -265,8 +302,12 @@ def _other_tasks(inside: bool) -> int:
     return n_tasks
 
 
-def _settings(source: bytes, scratch: str, limits: Limits, mechanisms: Mechanisms) -> dict[str, object]:
-    """What the launcher is told. The expected answer is not among it: the program could read it there."""
+def _settings(
+    source: bytes, scratch: str, limits: Limits, mechanisms: Mechanisms
+) -> dict[str, object]:
+    """What the launcher is told. The expected answer is not among it: the program could read it
+    there.
+    """
     allowed = readable()
     inside = mechanisms.bubblewrap is not None
     dropped = mechanisms.identity != "own"
@@ -331,13 +372,21 @@ def _start(
 
 
 class _Watch:
-    """Follows one launcher: collects output up to the limit, and asks for the program's end when time or output is up."""
+    """Follows one launcher: collects output up to the limit, and asks for the program's end when
+    time or output is up.
+    """
 
-    def __init__(self, process: subprocess.Popen[bytes], control: int, status: int, limits: Limits) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], control: int, status: int, limits: Limits
+    ) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         self._process = process
-        self._stdout, self._stderr, self._status = process.stdout.fileno(), process.stderr.fileno(), status
+        self._stdout, self._stderr, self._status = (
+            process.stdout.fileno(),
+            process.stderr.fileno(),
+            status,
+        )
         self._control: int | None = control
         self._limits = limits
         self._deadline = time.monotonic() + _START_SECONDS
@@ -364,7 +413,9 @@ class _Watch:
             left = self._deadline - time.monotonic()
             if left <= 0:
                 if self._control is None or self._ready is None:
-                    break  # the supervisor does not answer: `close` kills it, and the kernel the program with it
+                    # the supervisor does not answer: `close` kills it, and the kernel the program
+                    # with it
+                    break
                 self._reason = self._reason or "timeout"
                 self._stop()
                 continue
@@ -426,13 +477,18 @@ class _Watch:
         if self._reason:
             return self._reason
         over_cpu = self._cpu_seconds >= self._limits.cpu_seconds
-        return "timeout" if -exit_code == signal.SIGXCPU or (-exit_code == signal.SIGKILL and over_cpu) else "killed"
+        return (
+            "timeout"
+            if -exit_code == signal.SIGXCPU or (-exit_code == signal.SIGKILL and over_cpu)
+            else "killed"
+        )
 
     def _stop(self) -> None:
         """Ask the supervisor to kill the program, once."""
         if self._control is not None:
             with suppress(BrokenPipeError):
-                os.write(self._control, b"\n")  # the end of the pipe alone may not show: a fork of ours could hold it
+                # the end of the pipe alone may not show: a fork of ours could hold it
+                os.write(self._control, b"\n")
             self._control = self._close(self._control)
             self._deadline = time.monotonic() + _DEATH_SECONDS
 

@@ -1,13 +1,17 @@
-"""The child side of the sandbox: a supervisor, and a child of it that gives up its rights and then runs the program in the
-same interpreter, so that nothing has to be allowed to exec.
+"""The child side of the sandbox: a supervisor, and a child of it that gives up its rights and then
+runs the program in the same interpreter, so that nothing has to be allowed to exec.
 
-The host (`execution`) sends this module's code and its settings through one descriptor, holds the other end of `control` for
-as long as the program may live, and reads lines from `status`: `ready`; `limit NAME` when the supervisor ends the program;
-`exit WAIT_STATUS CPU_SECONDS PEAK_BYTES` when nothing of it is left; or `failed REASON`. When the host dies, however it
-dies, `control` ends; then the supervisor kills everything it started and removes the private folder.
+The host (`execution`) sends this module's code and its settings through one descriptor, holds the
+other end of `control` for
+as long as the program may live, and reads lines from `status`: `ready`; `limit NAME` when the
+supervisor ends the program; `exit WAIT_STATUS CPU_SECONDS PEAK_BYTES` when nothing of it is left;
+or `failed REASON`. When the host dies, however it dies, `control` ends; then the supervisor kills
+everything it started and removes the private folder.
 
-Only the standard library's quick parts are imported, and nothing of this distribution: it is not readable where this runs.
-Between `fork` and `ready` every failure is fatal: a program never runs with less isolation than was asked for.
+Only the standard library's quick parts are imported, and nothing of this distribution: it is not
+readable where this runs.
+Between `fork` and `ready` every failure is fatal: a program never runs with less isolation than was
+asked for.
 
 Source: prctl(2), capset(2), seccomp(2), and include/uapi/linux/landlock.h.
 """
@@ -30,7 +34,13 @@ if TYPE_CHECKING:
 
 SIGKILL = 9
 
-PR_SET_PDEATHSIG, PR_SET_KEEPCAPS, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 8, 22, 36, 38
+PR_SET_PDEATHSIG, PR_SET_KEEPCAPS, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = (
+    1,
+    8,
+    22,
+    36,
+    38,
+)
 SECCOMP_MODE_FILTER = 2
 CAPABILITY_VERSION_3, CAP_DAC_READ_SEARCH = 0x20080522, 2
 
@@ -38,11 +48,15 @@ CAPABILITY_VERSION_3, CAP_DAC_READ_SEARCH = 0x20080522, 2
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 RULE_PATH_BENEATH = 1
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
-MAKE_DIR, MAKE_REG, MAKE_SYM, REFER, TRUNCATE, IOCTL_DEV = (1 << bit for bit in (7, 8, 12, 13, 14, 15))
+MAKE_DIR, MAKE_REG, MAKE_SYM, REFER, TRUNCATE, IOCTL_DEV = (
+    1 << bit for bit in (7, 8, 12, 13, 14, 15)
+)
 ALL_OF_ABI_1 = (1 << 13) - 1
 RIGHTS_OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 READ = READ_FILE | READ_DIR
-OWN_FOLDER = READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_SYM | REFER | TRUNCATE
+OWN_FOLDER = (
+    READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_SYM | REFER | TRUNCATE
+)
 BIND_TCP, CONNECT_TCP = 1, 2
 SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL = 1, 2
 
@@ -82,13 +96,17 @@ def is_file(status: os.stat_result) -> bool:
 
 
 def landlock_ruleset(abi: int, grants: list[tuple[str, int]]) -> int:
-    """A descriptor of a ruleset that denies all that a kernel of this `abi` can deny, except `grants` (path, rights)."""
+    """A descriptor of a ruleset that denies all that a kernel of this `abi` can deny, except
+    `grants` (path, rights).
+    """
     # A kernel refuses rights that it does not know.
     handled = ALL_OF_ABI_1
     handled |= REFER if abi >= 2 else 0
     handled |= TRUNCATE if abi >= 3 else 0
     handled |= IOCTL_DEV if abi >= 5 else 0
-    attributes = struct.pack("=QQQ", handled, BIND_TCP | CONNECT_TCP, SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL)
+    attributes = struct.pack(
+        "=QQQ", handled, BIND_TCP | CONNECT_TCP, SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL
+    )
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     ruleset = syscall("landlock", LANDLOCK_CREATE_RULESET, attributes, size, 0)
     for path, rights in grants:
@@ -104,12 +122,16 @@ def landlock_ruleset(abi: int, grants: list[tuple[str, int]]) -> int:
 
 
 def install_filter(code: bytes, pid_offsets: list[int]) -> None:
-    """Install a seccomp filter for good. `code` is an array of struct sock_filter; this process's id goes to `pid_offsets`."""
+    """Install a seccomp filter for good. `code` is an array of struct sock_filter; this process's
+    id goes to `pid_offsets`.
+    """
     patched = bytearray(code)
     for offset in pid_offsets:
         struct.pack_into("=I", patched, offset, os.getpid())
     instructions = ctypes.create_string_buffer(bytes(patched), len(patched))
-    program = ctypes.create_string_buffer(struct.pack("HP", len(patched) // 8, ctypes.addressof(instructions)))
+    program = ctypes.create_string_buffer(
+        struct.pack("HP", len(patched) // 8, ctypes.addressof(instructions))
+    )
     prctl("seccomp", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(program))
 
 
@@ -120,8 +142,9 @@ def keep_capabilities(wanted: int) -> None:
 
 
 def become(uid: int, may_search: bool) -> None:
-    """Take the identity `uid` for good, without capabilities; `may_search` keeps the one to pass folders that are closed to
-    `uid` (an interpreter in somebody's 0700 home). What may be opened beyond them is still Landlock's list."""
+    """Take the identity `uid` for good, without capabilities; `may_search` keeps the one to pass
+    folders that are closed to `uid` (an interpreter in somebody's 0700 home). What may be opened
+    beyond them is still Landlock's list."""
     if may_search:
         prctl("keep capabilities", PR_SET_KEEPCAPS, 1)
     os.setgroups([])
@@ -138,7 +161,8 @@ def set_limits(settings: dict[str, Any]) -> None:
         (resource.RLIMIT_AS, settings["memory_bytes"], settings["memory_bytes"]),
         (resource.RLIMIT_FSIZE, settings["file_bytes"], settings["file_bytes"]),
         (resource.RLIMIT_NOFILE, N_DESCRIPTORS, N_DESCRIPTORS),
-        (resource.RLIMIT_CORE, 1, 1),  # 0 would still pipe a crash to the host's core handler; 1 stops that too
+        # 0 would still pipe a crash to the host's core handler; 1 stops that too
+        (resource.RLIMIT_CORE, 1, 1),
         (resource.RLIMIT_STACK, STACK_BYTES, STACK_BYTES),
         (resource.RLIMIT_NPROC, n_tasks, n_tasks),
     ]
@@ -146,12 +170,13 @@ def set_limits(settings: dict[str, Any]) -> None:
         ceiling = resource.getrlimit(which)[1]
         if ceiling == resource.RLIM_INFINITY:
             ceiling = hard
-        resource.setrlimit(which, (min(soft, ceiling), min(hard, ceiling)))  # this user's own may be lower
+        # this user's own may be lower
+        resource.setrlimit(which, (min(soft, ceiling), min(hard, ceiling)))
 
 
 def give_up_rights(settings: dict[str, Any], supervisor: int) -> None:
-    """The order matters: rules name paths that only the old identity reaches, a change of identity clears the parent-death
-    signal, and behind the filter nothing can be set up any more."""
+    """The order matters: rules name paths that only the old identity reaches, a change of identity
+    clears the parent-death signal, and behind the filter nothing can be set up any more."""
     ruleset = None
     if settings["landlock_abi"]:
         grants = [(path, READ) for path in settings["readable"]]
@@ -210,8 +235,8 @@ def report(error: Exception, source: bytes) -> None:
 
 
 def run_program(settings: dict[str, Any], status: int, supervisor: int) -> None:
-    """Give up rights, then run the program. Returns when it has ended, for the interpreter to wind down as it always does
-    (threads joined, output flushed)."""
+    """Give up rights, then run the program. Returns when it has ended, for the interpreter to wind
+    down as it always does (threads joined, output flushed)."""
     try:
         os.setsid()
         os.chdir(settings["scratch"])
@@ -254,8 +279,9 @@ def children_of(pid: int) -> list[int]:
 
 
 def kill_orphans() -> None:
-    """Kill and reap whatever is left. This process is the subreaper: every orphan becomes its child, so when it has no
-    child any more, nothing survived. Only the level `weak` lets a program have descendants at all."""
+    """Kill and reap whatever is left. This process is the subreaper: every orphan becomes its
+    child, so when it has no child any more, nothing survived. Only the level `weak` lets a program
+    have descendants at all."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -268,7 +294,8 @@ def kill_orphans() -> None:
 
 
 def overfull(scratch: str, child: int, n_files: int, n_bytes: int) -> bool:
-    """Whether the private folder, with the unlinked files that `child` still has open, is past its limits.
+    """Whether the private folder, with the unlinked files that `child` still has open, is past its
+    limits.
 
     A folder that cannot be looked into counts as past them: a program has no reason to make one."""
     files = used = 0
@@ -292,12 +319,15 @@ def overfull(scratch: str, child: int, n_files: int, n_bytes: int) -> bool:
             held = os.stat(f"/proc/{child}/fd/{name}")
             used += held.st_blocks * 512 if held.st_nlink == 0 and is_file(held) else 0
     except OSError:
-        pass  # the child just ended, or there is no /proc (then the folder is a file system of limited size)
+        # the child just ended, or there is no /proc (then the folder is a file system of limited
+        # size)
+        pass
     return used > n_bytes
 
 
 def remove(folder: str) -> None:
-    """Remove `folder`, however deep: nested folders are moved up before they are emptied, so no path grows too long.
+    """Remove `folder`, however deep: nested folders are moved up before they are emptied, so no
+    path grows too long.
 
     Nothing else may be using it: it is called when every process that could is dead."""
     if not os.path.isdir(folder):
@@ -321,7 +351,8 @@ def remove(folder: str) -> None:
 
 
 def supervise(child: int, settings: dict[str, Any], control: int, status: int) -> tuple[int, Any]:
-    """Wait until the program has ended, the host wants it gone, or it passes a limit that only an observer sees.
+    """Wait until the program has ended, the host wants it gone, or it passes a limit that only an
+    observer sees.
 
     Returns its wait status and resource usage; by then nothing of it is left."""
     host = os.getppid()
@@ -335,8 +366,13 @@ def supervise(child: int, settings: dict[str, Any], control: int, status: int) -
     while True:
         ended, wait_status, usage = os.wait4(child, os.WNOHANG)
         if not ended:
-            unwanted = any(descriptor == control for descriptor, _ in poll.poll(tick_ms)) or os.getppid() != host
-            if not unwanted and not overfull(settings["scratch"], child, settings["n_files"], settings["file_bytes"]):
+            unwanted = (
+                any(descriptor == control for descriptor, _ in poll.poll(tick_ms))
+                or os.getppid() != host
+            )
+            if not unwanted and not overfull(
+                settings["scratch"], child, settings["n_files"], settings["file_bytes"]
+            ):
                 continue
             os.kill(child, SIGKILL)
             if not unwanted:
@@ -373,7 +409,9 @@ def main(settings: dict[str, Any], control: int, status: int) -> None:
         remove(settings["scratch"])
     try:
         cpu_seconds = usage.ru_utime + usage.ru_stime
-        os.write(status, f"exit {wait_status} {cpu_seconds:.4f} {usage.ru_maxrss * 1024}\n".encode())
+        os.write(
+            status, f"exit {wait_status} {cpu_seconds:.4f} {usage.ru_maxrss * 1024}\n".encode()
+        )
     except BrokenPipeError:
         pass  # the host is gone, which is why we are here
     os._exit(0)

@@ -1,7 +1,8 @@
-"""What a sandboxed program may read: the interpreter's standard library, the system's shared libraries and a few
-mathematics packages, found for the interpreter that runs the toolkit.
+"""What a sandboxed program may read: the interpreter's standard library, the system's shared
+libraries and a few mathematics packages, found for the interpreter that runs the toolkit.
 
-It does not know how reading is enforced (`launcher`: Landlock; `execution`: bind mounts). Paths only, nothing is opened.
+It does not know how reading is enforced (`launcher`: Landlock; `execution`: bind mounts). Paths
+only, nothing is opened.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ _SYSTEM_FILES = ("/etc/ld.so.cache", "/usr/share/zoneinfo")
 class Readable:
     """An interpreter and what it needs; all paths are absolute, resolved and exist.
 
-    `executable` is the base interpreter, not a virtual environment's link to it: the launcher does without `site`.
-    `folders` (some are files) may be granted whole once `hidden` is left out: installed packages, ours among them, with
-    the answers that they carry. Importing also lists `standard_library`. `packages` maps an importable name to its folder;
-    `extras` are the shared libraries that wheels keep beside themselves; `loader` is the dynamic loader, by the path that
+    `executable` is the base interpreter, not a virtual environment's link to it: the launcher does
+    without `site`. `folders` (some are files) may be granted whole once `hidden` is left out:
+    installed packages, ours among them, with the answers that they carry. Importing also lists
+    `standard_library`. `packages` maps an importable name to its folder; `extras` are the shared
+    libraries that wheels keep beside themselves; `loader` is the dynamic loader, by the path that
     executables name.
     """
 
@@ -40,8 +42,9 @@ class Readable:
     loader: str | None
 
     def paths(self) -> tuple[str, ...]:
-        """Files and folders to grant so that nothing in `hidden` is covered: a folder above one is replaced by its
-        other entries, because a Landlock rule on a folder grants everything below it."""
+        """Files and folders to grant so that nothing in `hidden` is covered: a folder above one is
+        replaced by its other entries, because a Landlock rule on a folder grants everything below
+        it."""
         granted = [path for folder in self.folders for path in _without(folder, self.hidden)]
         return tuple(dict.fromkeys([*granted, *self.packages.values(), *self.extras, *DEVICES]))
 
@@ -69,7 +72,11 @@ def _real(paths: Iterable[str | Path | None]) -> tuple[str, ...]:
 def _library_folders() -> list[str]:
     """Where the dynamic loader looks: the multi-architecture folders (Debian), else lib64 and lib."""
     triplet = sysconfig.get_config_var("MULTIARCH") or ""
-    multiarch = [f"{root}/{triplet}" for root in ("/lib", "/usr/lib") if triplet and os.path.isdir(f"{root}/{triplet}")]
+    multiarch = [
+        f"{root}/{triplet}"
+        for root in ("/lib", "/usr/lib")
+        if triplet and os.path.isdir(f"{root}/{triplet}")
+    ]
     return multiarch or ["/lib64", "/usr/lib64", "/lib", "/usr/lib"]
 
 
@@ -100,18 +107,32 @@ def readable() -> Readable:
     executable = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
     standard = sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix})
     platform = sysconfig.get_path("platstdlib", vars={"platbase": sys.base_exec_prefix})
-    shared = Path(sysconfig.get_config_var("LIBDIR") or "", sysconfig.get_config_var("INSTSONAME") or "none")
+    shared = Path(
+        sysconfig.get_config_var("LIBDIR") or "", sysconfig.get_config_var("INSTSONAME") or "none"
+    )
     dynload = sysconfig.get_config_var("DESTSHARED")
-    # A self-contained interpreter (conda, uv) keeps libraries for its extension modules in its own lib folder.
+    # A self-contained interpreter (conda, uv) keeps libraries for its extension modules in its own
+    # lib folder.
     private = None if sys.base_prefix in ("/usr", "/usr/local") else Path(sys.base_prefix, "lib")
-    folders = _real([standard, platform, dynload, shared, private, *_library_folders(), *_SYSTEM_FILES])
-    installed = [Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
-    beside = [match for folder in folders for name in ("site", "dist") for match in _packages_below(folder, name)]
+    folders = _real(
+        [standard, platform, dynload, shared, private, *_library_folders(), *_SYSTEM_FILES]
+    )
+    installed = [
+        Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")
+    ]
+    beside = [
+        match
+        for folder in folders
+        for name in ("site", "dist")
+        for match in _packages_below(folder, name)
+    ]
     ours = Path(__file__).resolve().parents[2]
     hidden = _real([*installed, *beside, ours])
     packages = _package_folders()
     libraries = _real(f"{folder}.libs" for folder in packages.values())
-    return Readable(executable, os.path.realpath(standard), folders, hidden, packages, libraries, _loader())
+    return Readable(
+        executable, os.path.realpath(standard), folders, hidden, packages, libraries, _loader()
+    )
 
 
 def _packages_below(folder: str, kind: str) -> list[Path]:

@@ -1,14 +1,17 @@
 """The system calls a sandboxed program may make, as a classic BPF program for seccomp(2).
 
-An allow-list: everything else fails with EPERM, so a call that did not exist when this was written is denied too. What
-a plain calculation needs is here (files, memory, threads, clocks, timers on oneself); sockets, fork, exec, signals to
-others, ptrace, mounts, namespaces, io_uring, bpf, keys, ownership, modes and times of files are not.
+An allow-list: everything else fails with EPERM, so a call that did not exist when this was written
+is denied too. What a plain calculation needs is here (files, memory, threads, clocks, timers on
+oneself); sockets, fork, exec, signals to others, ptrace, mounts, namespaces, io_uring, bpf, keys,
+ownership, modes and times of files are not.
 
-Pure: tables and a code generator, no system call. It does not know how the filter is installed (`launcher`), nor what a
-path is: a filter sees numbers and pointers only, so which *files* may be read is Landlock's business.
+Pure: tables and a code generator, no system call. It does not know how the filter is installed
+(`launcher`), nor what a
+path is: a filter sees numbers and pointers only, so which *files* may be read is Landlock's
+business.
 
-Source: include/uapi/linux/{seccomp,audit,filter}.h; the numbers are those of the kernel's x86-64 table and of the generic
-table that aarch64 uses.
+Source: include/uapi/linux/{seccomp,audit,filter}.h; the numbers are those of the kernel's x86-64
+table and of the generic table that aarch64 uses.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from typing import NamedTuple
 
 
 class Instruction(NamedTuple):
-    """One `struct sock_filter`. `k` is `OWN_PID` where the launcher must put the program's own process id."""
+    """One `struct sock_filter`. `k` is `OWN_PID` where the launcher must put the program's own
+    process id.
+    """
 
     code: int
     jt: int
@@ -72,8 +77,8 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
 }  # fmt: skip
 
 _CLONE3 = 435  # the same on every architecture since Linux 5.3
-# Calls above this one are newer than this table. They get ENOSYS, so that a newer C library takes its older way;
-# EPERM would make it give up.
+# Calls above this one are newer than this table. They get ENOSYS, so that a newer C library takes
+# its older way; EPERM would make it give up.
 _LAST_KNOWN = 450
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column, AUDIT_ARCH
@@ -88,11 +93,20 @@ _NR, _ARCH = 0, 4  # offsets in struct seccomp_data
 _CLONE_VM, _CLONE_THREAD = 0x100, 0x10000
 # CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID, NET; CLONE_PTRACE, UNTRACED; CLONE_PIDFD
 _CLONE_NEVER = (
-    0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x802000 | 0x1000
+    0x00020000
+    | 0x02000000
+    | 0x04000000
+    | 0x08000000
+    | 0x10000000
+    | 0x20000000
+    | 0x40000000
+    | 0x802000
+    | 0x1000
 )
 _O_ACCMODE, _O_TRUNC = 0x3, 0x200
-# F_DUPFD, GETFD, SETFD, GETFL, SETFL, DUPFD_CLOEXEC, GETPIPE_SZ. Not F_SETOWN or F_SETSIG (they signal others), not the
-# locks (two programs could talk through a lock on a library file), not leases or F_NOTIFY.
+# F_DUPFD, GETFD, SETFD, GETFL, SETFL, DUPFD_CLOEXEC, GETPIPE_SZ. Not F_SETOWN or F_SETSIG (they
+# signal others), not the locks (two programs could talk through a lock on a library file), not
+# leases or F_NOTIFY.
 _FCNTL = (0, 1, 2, 3, 4, 1030, 1032)
 _IOCTL = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONCLEX, FIOCLEX
 _PRCTL = (15, 16)  # PR_SET_NAME, PR_GET_NAME
@@ -109,7 +123,9 @@ def _return(action: int) -> Instruction:
 
 
 def _argument(index: int) -> Instruction:
-    """Load the low word of argument `index`: all of it for the int arguments that are compared here."""
+    """Load the low word of argument `index`: all of it for the int arguments that are compared
+    here.
+    """
     return Instruction(_LD_WORD_ABS, 0, 0, 16 + 8 * index)
 
 
@@ -156,7 +172,8 @@ def filter_program(machine: str) -> list[Instruction]:
     """The filter for `machine`.
 
     Raises:
-        KeyError: no table for that architecture. There is no default: a filter with wrong numbers is worse than none.
+        KeyError: no table for that architecture. There is no default: a filter with wrong numbers
+        is worse than none.
     """
     column, audit_arch = _ARCHITECTURES[machine]
     program = [
@@ -166,7 +183,8 @@ def filter_program(machine: str) -> list[Instruction]:
         Instruction(_LD_WORD_ABS, 0, 0, _NR),
         Instruction(_JGE, 0, 1, _X32_BIT),
         _return(_KILL_PROCESS),
-        # The flags of clone3 lie behind a pointer, where a filter cannot look; with ENOSYS the C library uses clone.
+        # The flags of clone3 lie behind a pointer, where a filter cannot look; with ENOSYS the C
+        # library uses clone.
         Instruction(_JEQ, 0, 1, _CLONE3),
         _return(_ERRNO | _ENOSYS),
         Instruction(_JGT, 0, 1, _LAST_KNOWN),

@@ -1,9 +1,11 @@
 """Whether a program establishes an answer: what it printed last, and whether it got there cleanly.
 
-The rule, the same for everyone: the program's answer is the last line of its output that is not blank, and that line must
-be one integer in ASCII digits, with an optional sign, optional leading zeros, and an optional fraction of zeros (`204.0`).
-Not an expression, not a list, not a sentence, not `1e3`. It counts only when the program ended by itself with exit code 0
-within its limits and its output was seen whole: what is printed before a crash or a timeout establishes nothing.
+The rule, the same for everyone: the program's answer is the last line of its output that is not
+blank, and that line must be one integer in ASCII digits, with an optional sign, optional leading
+zeros, and an optional fraction of zeros (`204.0`). Not an expression, not a list, not a sentence,
+not `1e3`. It counts only when the program ended by itself with exit code 0
+within its limits and its output was seen whole: what is printed before a crash or a timeout
+establishes nothing.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ _CAUSES: dict[str, Cause] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """`verified`: the program printed `expected` (or, with None expected, any integer) and ended cleanly; `refuted`: it
-    ended cleanly with another integer; `not-established`: neither, for `cause`. `detail` is for a reader."""
+    """`verified`: the program printed `expected` (or, with None expected, any integer) and ended
+    cleanly; `refuted`: it ended cleanly with another integer; `not-established`: neither, for
+    `cause`. `detail` is for a reader."""
 
     verdict: Outcome
     cause: Cause
@@ -78,28 +81,46 @@ def verify(
     Raises:
         SandboxUnavailable: as `run`.
     """
-    return judge(run(source, stdin=stdin, limits=limits, allow_weak=allow_weak, mechanisms=mechanisms), expect)
+    return judge(
+        run(source, stdin=stdin, limits=limits, allow_weak=allow_weak, mechanisms=mechanisms),
+        expect,
+    )
 
 
 def judge(execution: Execution, expect: int | None = None) -> Verdict:
     """The verdict on what a program did."""
     if execution.status != "ok":
-        return Verdict("not-established", _CAUSES[execution.status], _explain(execution), None, expect, execution)
+        return Verdict(
+            "not-established",
+            _CAUSES[execution.status],
+            _explain(execution),
+            None,
+            expect,
+            execution,
+        )
     answer = program_answer(execution.stdout)
     if answer is None:
         cause, detail = _why_no_answer(execution.stdout)
         return Verdict("not-established", cause, detail, None, expect, execution)
     if expect is None:
-        return Verdict("verified", "answer", f"ran clean and printed {answer}", answer, expect, execution)
+        return Verdict(
+            "verified", "answer", f"ran clean and printed {answer}", answer, expect, execution
+        )
     if answer == expect:
-        return Verdict("verified", "answer", f"printed {answer}, as expected", answer, expect, execution)
-    return Verdict("refuted", "answer", f"printed {answer}, expected {expect}", answer, expect, execution)
+        return Verdict(
+            "verified", "answer", f"printed {answer}, as expected", answer, expect, execution
+        )
+    return Verdict(
+        "refuted", "answer", f"printed {answer}, expected {expect}", answer, expect, execution
+    )
 
 
 def _shown(text: str, n_characters: int) -> str:
     """A program's own words in one line that a terminal takes as nothing but text."""
     kept = text if len(text) <= n_characters else text[: n_characters - 3] + "..."
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in kept)
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in kept
+    )
 
 
 def _why_no_answer(stdout: str) -> tuple[Cause, str]:

@@ -1,4 +1,5 @@
-"""A run on disk: an append-only log of attempts that survives `kill -9`, and the transcripts beside it.
+"""A run on disk: an append-only log of attempts that survives `kill -9`, and the transcripts beside
+it.
 
 A run is a folder:
 
@@ -6,13 +7,15 @@ A run is a folder:
     transcripts.jsonl   prompts' questions, responses and programs, one line an attempt; written first, named by hash in the log
     prefixes/           the library of the KV blocks of the shared prompt prefixes
 
-Each line of `run.jsonl` is one JSON object with `chain`: the SHA-256 over the chain of the line before and the line's other
-fields in canonical JSON. A line is written in one call and synced before the next attempt starts, so a crash can damage only the
-last line: a last line that is no complete record is a *torn write*, cut off when the run goes on. Anything else that does not
-fit the chain is damage, and is refused.
+Each line of `run.jsonl` is one JSON object with `chain`: the SHA-256 over the chain of the line
+before and the line's other fields in canonical JSON. A line is written in one call and synced
+before the next attempt starts, so a crash can damage only the
+last line: a last line that is no complete record is a *torn write*, cut off when the run goes on.
+Anything else that does not fit the chain is damage, and is refused.
 
-Deliberately does not know: what an attempt consists of. Totals are sums over attempt records and nothing else, so they are
-right however often a run was interrupted; time spent on an attempt that never finished is in no record.
+Deliberately does not know: what an attempt consists of. Totals are sums over attempt records and
+nothing else, so they are right however often a run was interrupted; time spent on an attempt that
+never finished is in no record.
 """
 
 from __future__ import annotations
@@ -42,9 +45,9 @@ Key = tuple[str, int]
 
 def canonical(value: object) -> bytes:
     """One way to write `value` as JSON, for hashing."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode(
-        "utf-8", "surrogatepass"
-    )
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode("utf-8", "surrogatepass")
 
 
 def sha256_of(value: object) -> str:
@@ -60,7 +63,9 @@ def _chain(previous: str, record: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """What a log holds. `torn_bytes` is the length of an incomplete last record that was left out; `end` where it begins."""
+    """What a log holds. `torn_bytes` is the length of an incomplete last record that was left out;
+    `end` where it begins.
+    """
 
     path: Path
     header: Record
@@ -85,7 +90,8 @@ def read(folder: Path) -> Run:
     """The run in `folder`, its chain checked. Needs no lock: it may be running.
 
     Raises:
-        RunLogError: no run there, a damaged one (the message names the line), or one of a newer version.
+        RunLogError: no run there, a damaged one (the message names the line), or one of a newer
+        version.
     """
     path = folder / LOG
     if path.exists() and not path.is_file():
@@ -126,14 +132,23 @@ def _parse(path: Path, data: bytes) -> Run:
         where = f"{path}, line {number}"
         record = _object(line.data)
         if record is None or not line.complete:
-            # Only the end of the file can be half written. A block that was allocated and never written reads as zeros.
+            # Only the end of the file can be half written. A block that was allocated and never
+            # written reads as zeros.
             if line.start + len(line.data) + line.complete == len(data):
                 return _run(path, header, sessions, attempts, chain, end, len(data) - end)
             raise RunLogError(
-                "the run log is damaged", expected="a JSON object", got=ascii(line.data[:40]), where=where
+                "the run log is damaged",
+                expected="a JSON object",
+                got=ascii(line.data[:40]),
+                where=where,
             )
         if number == 1 and record.get("schema") != SCHEMA:
-            raise RunLogError("not a run log of this version", expected=SCHEMA, got=record.get("schema"), where=where)
+            raise RunLogError(
+                "not a run log of this version",
+                expected=SCHEMA,
+                got=record.get("schema"),
+                where=where,
+            )
         if not _continues(chain, record):
             raise RunLogError(
                 "the run log is damaged: a record is not the one that was written here",
@@ -150,11 +165,17 @@ def _parse(path: Path, data: bytes) -> Run:
             case "attempt":
                 key = _key(record, where)
                 if key in keys:
-                    raise RunLogError("an attempt is in the log twice", got=f"{key[0]}, attempt {key[1]}", where=where)
+                    raise RunLogError(
+                        "an attempt is in the log twice",
+                        got=f"{key[0]}, attempt {key[1]}",
+                        where=where,
+                    )
                 keys.add(key)
                 attempts.append(record)
             case kind:
-                raise RunLogError("unknown record", expected="session or attempt", got=kind, where=where)
+                raise RunLogError(
+                    "unknown record", expected="session or attempt", got=kind, where=where
+                )
         chain, end = record["chain"], line.start + len(line.data) + 1
     return _run(path, header, sessions, attempts, chain, end, len(data) - end)
 
@@ -170,7 +191,9 @@ def _key(record: Record, where: str) -> Key:
     problem, attempt = record.get("problem"), record.get("attempt")
     if not isinstance(problem, str) or type(attempt) is not int:
         raise RunLogError(
-            "an attempt without a problem or number", got=f"{problem!r}, attempt {attempt!r}", where=where
+            "an attempt without a problem or number",
+            got=f"{problem!r}, attempt {attempt!r}",
+            where=where,
         )
     return problem, attempt
 
@@ -186,7 +209,9 @@ def _run(
 ) -> Run:
     if header is None:
         raise RunLogError(
-            "the run log has no header", where=path, hint="nothing was solved yet: start with a new --out"
+            "the run log has no header",
+            where=path,
+            hint="nothing was solved yet: start with a new --out",
         )
     return Run(path.parent, header, tuple(sessions), tuple(attempts), chain, end, torn_bytes)
 
@@ -225,13 +250,17 @@ class RunLog:
             is_run = (folder / LOG).exists()
             raise UsageError(
                 f"{folder} holds a run already" if is_run else f"{folder} is not empty",
-                hint="--resume goes on with it; another --out starts anew" if is_run else "name a new folder",
+                hint="--resume goes on with it; another --out starts anew"
+                if is_run
+                else "name a new folder",
             )
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             log = _open(folder / LOG)
         except OSError as error:
-            raise StoreFull("the run's folder cannot be written", got=error.strerror, where=folder) from error
+            raise StoreFull(
+                "the run's folder cannot be written", got=error.strerror, where=folder
+            ) from error
         try:
             _lock(log, folder)
             record = {"schema": SCHEMA, "kind": "run", **header}
@@ -247,16 +276,20 @@ class RunLog:
 
     @classmethod
     def resume(cls, folder: Path, header: Mapping[str, Any]) -> Self:
-        """Go on with the run in `folder`, whose header must say the same as `header` in every field but `created`.
+        """Go on with the run in `folder`, whose header must say the same as `header` in every field
+        but `created`.
 
         Raises:
-            RunLogError: no run, a damaged one, one of other inputs (the fields are named), or one that is running.
+            RunLogError: no run, a damaged one, one of other inputs (the fields are named), or one
+            that is running.
         """
         read(folder)  # refuses before anything is opened for writing
         try:
             log = _open(folder / LOG)
         except OSError as error:
-            raise StoreFull("the run cannot be written", got=error.strerror, where=folder) from error
+            raise StoreFull(
+                "the run cannot be written", got=error.strerror, where=folder
+            ) from error
         try:
             _lock(log, folder)
             run = read(folder)
@@ -279,14 +312,24 @@ class RunLog:
         """Note that a process starts to work on the run."""
         self._write({"kind": "session", **fields})
 
-    def attempt(self, problem: str, attempt: int, fields: Mapping[str, Any], transcript: Mapping[str, Any]) -> Record:
-        """Store one finished attempt; on disk when this returns. The transcript goes first, the log names its hash."""
+    def attempt(
+        self, problem: str, attempt: int, fields: Mapping[str, Any], transcript: Mapping[str, Any]
+    ) -> Record:
+        """Store one finished attempt; on disk when this returns. The transcript goes first, the log
+        names its hash.
+        """
         key = (problem, attempt)
         assert key not in self.done, f"attempt {key} twice"
         told = {"problem": problem, "attempt": attempt, **transcript}
         _append(self._transcripts, canonical(told) + b"\n", self.folder / TRANSCRIPTS)
         record = self._write(
-            {"kind": "attempt", "problem": problem, "attempt": attempt, **fields, "transcript_sha256": sha256_of(told)}
+            {
+                "kind": "attempt",
+                "problem": problem,
+                "attempt": attempt,
+                **fields,
+                "transcript_sha256": sha256_of(told),
+            }
         )
         self.done.add(key)
         return record
@@ -309,12 +352,16 @@ class RunLog:
 
 
 def transcripts(run: Run) -> dict[Key, Record]:
-    """The transcripts of a run's attempts, each checked against the hash in the log. Attempts without one are left out.
+    """The transcripts of a run's attempts, each checked against the hash in the log. Attempts
+    without one are left out.
 
     Raises:
         RunLogError: a transcript is not the one that the log names.
     """
-    wanted = {(record["problem"], record["attempt"]): record["transcript_sha256"] for record in run.attempts}
+    wanted = {
+        (record["problem"], record["attempt"]): record["transcript_sha256"]
+        for record in run.attempts
+    }
     path = run.path / TRANSCRIPTS
     try:
         data = path.read_bytes()
@@ -323,7 +370,8 @@ def transcripts(run: Run) -> dict[Key, Record]:
     found: dict[Key, Record] = {}
     others: set[Key] = set()
     for line in _lines(data):
-        # An attempt that died between its two files was done again: of its lines only one has the hash.
+        # An attempt that died between its two files was done again: of its lines only one has the
+        # hash.
         record = _object(line.data)
         if record is None or (key := (record.get("problem"), record.get("attempt"))) not in wanted:
             continue
@@ -369,7 +417,10 @@ def _require_same(run: Run, header: Mapping[str, Any]) -> None:
         stored, given = run.header.get(name), expected.get(name)
         if isinstance(stored, dict) and isinstance(given, dict):
             inner = sorted(k for k in set(stored) | set(given) if stored.get(k) != given.get(k))
-            shown += [f"{name}.{k}: {_brief(stored.get(k))} there, {_brief(given.get(k))} now" for k in inner]
+            shown += [
+                f"{name}.{k}: {_brief(stored.get(k))} there, {_brief(given.get(k))} now"
+                for k in inner
+            ]
         else:
             shown.append(f"{name}: {_brief(stored)} there, {_brief(given)} now")
     raise RunLogError(
@@ -393,11 +444,15 @@ def _lock(log: int, folder: Path) -> None:
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise RunLogError("another process is working on this run", where=folder, hint="galahad status RUN") from None
+        raise RunLogError(
+            "another process is working on this run", where=folder, hint="galahad status RUN"
+        ) from None
 
 
 def _append(fd: int, data: bytes, where: Path) -> None:
-    """`data` at the end of the file and on the disk, or, where that fails, the file as it was before."""
+    """`data` at the end of the file and on the disk, or, where that fails, the file as it was
+    before.
+    """
     before = os.fstat(fd).st_size
     try:
         view = memoryview(data)
@@ -407,5 +462,8 @@ def _append(fd: int, data: bytes, where: Path) -> None:
     except OSError as error:
         os.ftruncate(fd, before)
         raise StoreFull(
-            "the attempt could not be recorded", got=error.strerror, where=where, hint="free some space, then --resume"
+            "the attempt could not be recorded",
+            got=error.strerror,
+            where=where,
+            hint="free some space, then --resume",
         ) from error

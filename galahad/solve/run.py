@@ -1,7 +1,8 @@
 """A run: every problem of a suite, K attempts each, by one engine, into one log.
 
-Attempts come in rounds: all problems once, then all a second time, so that a run that is stopped early has the same number of
-attempts at (almost) every problem. This module meets golds: it grades what the solver, which never sees one, came to.
+Attempts come in rounds: all problems once, then all a second time, so that a run that is stopped
+early has the same number of attempts at (almost) every problem. This module meets golds: it grades
+what the solver, which never sees one, came to.
 """
 
 from __future__ import annotations
@@ -25,12 +26,19 @@ from taliesin import __version__
 from taliesin.host import clock, console, machine
 
 
-def header(suite: Suite, problems: Sequence[Problem], engine: Engine, settings: solver.Settings, graft: bool) -> Record:
+def header(
+    suite: Suite,
+    problems: Sequence[Problem],
+    engine: Engine,
+    settings: solver.Settings,
+    graft: bool,
+) -> Record:
     """What makes this run this run; everything but `created` must be equal to go on with it."""
     return {
         "created": clock.now(),
         "version": __version__,
-        # The name without its folders: a log is shown to others, and a moved file is still the same.
+        # The name without its folders: a log is shown to others, and a moved file is still the
+        # same.
         "suite": {
             "name": Path(suite.name).name,
             "sha256": suite.sha256,
@@ -92,7 +100,8 @@ def solve_all(
     """Make the attempts that are not in the log yet; whether all are there now.
 
     Raises:
-        SandboxUnavailable: before anything is asked of the model, if programs would have to run. As `solver.solve`, later.
+        SandboxUnavailable: before anything is asked of the model, if programs would have to run. As
+        `solver.solve`, later.
     """
     todo = [(p, k) for k in range(settings.attempts) for p in problems if (p.id, k) not in log.done]
     total = len(problems) * settings.attempts
@@ -100,7 +109,8 @@ def solve_all(
         return True
     capabilities = sandbox.probe()
     if "program" in settings.routes:
-        sandbox.run("", allow_weak=settings.allow_weak)  # refused now rather than after the first model's answer
+        # refused now rather than after the first model's answer
+        sandbox.run("", allow_weak=settings.allow_weak)
     counter = energy.find()
     saved = engine.prepare(solver.PREFIXES)
     log.session(
@@ -111,7 +121,10 @@ def solve_all(
             "cpu": machine.cpu_name(),
             "engine": engine.evidence(),
             "prefixes": {name: prefix._asdict() for name, prefix in saved.items()},
-            "sandbox": {"level": capabilities.level, "mechanisms": list(capabilities.mechanisms.names())},
+            "sandbox": {
+                "level": capabilities.level,
+                "mechanisms": list(capabilities.mechanisms.names()),
+            },
             "energy": counter.source if counter else energy.NOT_MEASURED,
         }
     )

@@ -1,24 +1,30 @@
-"""Solving one problem: two routes to an answer, the order in which they are tried, and how sure the result is.
+"""Solving one problem: two routes to an answer, the order in which they are tried, and how sure the
+result is.
 
 The routes:
 
-* *thought*: a chain of thought that ends in a stated answer, then a second pass that checks the proposed solution with fresh
-  eyes. The check *holds* when it states the same integer. It never replaces an answer, it only makes it uncertain.
-* *program*: a Python program that prints the answer, run in the sandbox. It *ran clean* when it ended by itself within its
-  limits and its last line was one integer.
+* *thought*: a chain of thought that ends in a stated answer, then a second pass that checks the
+  proposed solution with fresh eyes. The check *holds* when it states the same integer. It never
+  replaces an answer, it only makes it uncertain.
+* *program*: a Python program that prints the answer, run in the sandbox. It *ran clean* when it
+  ended by itself within its limits and its last line was one integer.
 
-The router (`route_order`, version `ROUTER`): both routes are tried; the program goes first unless the text speaks of a figure
-(`_FIGURE`) and not of a finite count (`_COUNT`). The order matters under a budget: the first route may use all of it, the second
-what is left, and a route with fewer than `MIN_TOKENS` left is skipped and says so.
+The router (`route_order`, version `ROUTER`): both routes are tried; the program goes first unless
+the text speaks of a figure (`_FIGURE`) and not of a finite count (`_COUNT`). The order matters
+under a budget: the first route may use all of it, the second what is left, and a route with fewer
+than `MIN_TOKENS` left is skipped and says so.
 
-The answer of an attempt: where both routes agree, that; else the program's, if it ran clean; else the thought's. An integer
-outside 0..999 is no answer. An attempt is *confident* when the program ran clean, the thought's check held, and both routes gave
-the same integer; otherwise it is *uncertain*, with the reasons.
+The answer of an attempt: where both routes agree, that; else the program's, if it ran clean; else
+the thought's. An integer outside 0..999 is no answer. An attempt is *confident* when the program
+ran clean, the thought's check held, and both routes gave the same integer; otherwise it is
+*uncertain*, with the reasons.
 
-The outcome of a problem over K attempts is maj@k: the answer that most attempts gave; a tie for the first place is "no majority"
-and no answer. It is confident when at least one attempt with that answer was, and no attempt was confident of another one.
+The outcome of a problem over K attempts is maj@k: the answer that most attempts gave; a tie for the
+first place is "no majority" and no answer. It is confident when at least one attempt with that
+answer was, and no attempt was confident of another one.
 
-Everything here works on a problem's text: the gold is not a parameter of anything in this module. It does not know files.
+Everything here works on a problem's text: the gold is not a parameter of anything in this module.
+It does not know files.
 """
 
 from __future__ import annotations
@@ -93,7 +99,7 @@ _OPENING: dict[Pass, str] = {"thought": "", "check": "", "program": "```python\n
 _END: dict[Pass, str] = {"thought": "", "check": "", "program": "\n```"}
 
 
-# -- the router --------------------------------------------------------------------------------------------------------
+# -- the router ------------------------------------------------------------------------------------
 
 _FIGURE = re.compile(
     r"\b(?:triangle|circle|square|rectangle|hexagon|octagon|polygon|parallelogram|trapezoid|quadrilateral|sphere|cube|cone"
@@ -124,12 +130,13 @@ def route_order(problem: str) -> Order:
     return Order(("program", "thought") if program_first else ("thought", "program"), figure, count)
 
 
-# -- settings ----------------------------------------------------------------------------------------------------------
+# -- settings --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How attempts are made. Tokens are output tokens of one pass; `budget` those of a whole attempt, None without a limit.
+    """How attempts are made. Tokens are output tokens of one pass; `budget` those of a whole
+    attempt, None without a limit.
 
     Raises:
         UsageError: a value out of range, or several attempts that would all be the same sample.
@@ -151,15 +158,20 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < MIN_TOKENS:
                 raise UsageError(
-                    f"--{name.replace('_', '-')} is too small", expected=f"at least {MIN_TOKENS}", got=value
+                    f"--{name.replace('_', '-')} is too small",
+                    expected=f"at least {MIN_TOKENS}",
+                    got=value,
                 )
         if self.attempts < 1:
             raise UsageError("attempts is out of range", expected="at least 1", got=self.attempts)
         if not 0 <= self.temperature <= 2:
-            raise UsageError("the temperature is out of range", expected="0..2", got=self.temperature)
+            raise UsageError(
+                "the temperature is out of range", expected="0..2", got=self.temperature
+            )
         if self.attempts > 1 and self.temperature == 0:
             raise UsageError(
-                "several attempts at temperature 0 are one sample", hint="--temperature 0.7, or one attempt"
+                "several attempts at temperature 0 are one sample",
+                hint="--temperature 0.7, or one attempt",
             )
 
     def as_dict(self) -> dict[str, Any]:
@@ -167,7 +179,9 @@ class Settings:
 
 
 def pass_seed(seed: int, problem_sha256: str, attempt: int, pass_: Pass) -> int:
-    """The sampler's seed of one pass, in 0..2^32-2: another one for every problem, attempt and pass, the same on every machine."""
+    """The sampler's seed of one pass, in 0..2^32-2: another one for every problem, attempt and
+    pass, the same on every machine.
+    """
     text = f"{seed}|{problem_sha256}|{attempt}|{pass_}"
     return (
         int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 0xFFFFFFFF
@@ -184,12 +198,14 @@ def _check_question(problem: str, solution: str) -> str:
     return f"{problem}\n\nProposed solution:\n{solution[-_MAX_QUOTED:]}\n\nEnd of the proposed solution."
 
 
-# -- an attempt --------------------------------------------------------------------------------------------------------
+# -- an attempt ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PassRecord:
-    """One generation: what it cost, and the hashes of its question and of its text, which are in the transcript."""
+    """One generation: what it cost, and the hashes of its question and of its text, which are in
+    the transcript.
+    """
 
     name: Pass
     seed: int
@@ -206,10 +222,12 @@ class PassRecord:
 
 @dataclass(frozen=True)
 class RouteRecord:
-    """What a route came to. `answer` is an integer in 0..999 or None; `cause` says why there is none ("answer" if there is).
+    """What a route came to. `answer` is an integer in 0..999 or None; `cause` says why there is
+    none ("answer" if there is).
 
-    `held`: whether the check stated the same integer (None: no check was made), `check_answer` what it stated. `clean`: whether
-    the program ran clean (None: none was run). `detail` names the program's end without quoting anything of it.
+    `held`: whether the check stated the same integer (None: no check was made), `check_answer` what
+    it stated. `clean`: whether the program ran clean (None: none was run). `detail` names the
+    program's end without quoting anything of it.
     """
 
     route: Route
@@ -225,7 +243,9 @@ class RouteRecord:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a problem. `texts` are the responses and questions by pass, `program` the source that was run."""
+    """One attempt at a problem. `texts` are the responses and questions by pass, `program` the
+    source that was run.
+    """
 
     answer: int | None
     confidence: Confidence
@@ -238,7 +258,9 @@ class Attempt:
     program: str | None
 
     def as_record(self) -> dict[str, Any]:
-        """The attempt without any text of a problem or of a model, JSON-ready. The router's words are counted, not quoted."""
+        """The attempt without any text of a problem or of a model, JSON-ready. The router's words
+        are counted, not quoted.
+        """
         return {
             "answer": self.answer,
             "confidence": self.confidence,
@@ -307,7 +329,8 @@ class _Work:
 
     def run(self, source: str) -> sandbox.Execution:
         limits = sandbox.Limits(
-            wall_seconds=self.settings.wall_seconds, cpu_seconds=max(1, int(self.settings.wall_seconds))
+            wall_seconds=self.settings.wall_seconds,
+            cpu_seconds=max(1, int(self.settings.wall_seconds)),
         )
         return sandbox.run(source, limits=limits, allow_weak=self.settings.allow_weak)
 
@@ -328,7 +351,9 @@ class _Work:
         if answer is None:
             return RouteRecord("thought", None, cause)
         try:
-            checked = self.ask("check", _check_question(self.problem, made.text), self.settings.check_tokens)
+            checked = self.ask(
+                "check", _check_question(self.problem, made.text), self.settings.check_tokens
+            )
         except ContextFull:
             checked = None
         if checked is None:
@@ -342,7 +367,9 @@ class _Work:
             return RouteRecord("program", None, "no-budget")
         found = programs.extract(made.text)
         if found.source is None:
-            return RouteRecord("program", None, "cut-off" if found.reason == "unfinished" else found.reason)
+            return RouteRecord(
+                "program", None, "cut-off" if found.reason == "unfinished" else found.reason
+            )
         self.program = source = programs.complete(found.source)
         sha256 = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
         verdict = sandbox.judge(self.run(source))
@@ -359,16 +386,23 @@ class _Work:
         )
 
 
-def solve(engine: Engine, problem: str, problem_sha256: str, attempt: int, settings: Settings) -> Attempt:
-    """One attempt at a problem, by both routes in the router's order. A prompt that does not fit is a cause, not an error.
+def solve(
+    engine: Engine, problem: str, problem_sha256: str, attempt: int, settings: Settings
+) -> Attempt:
+    """One attempt at a problem, by both routes in the router's order. A prompt that does not fit is
+    a cause, not an error.
 
     Raises:
-        SandboxUnavailable: this host cannot isolate a program. ServerError, DecodeError: the engine failed.
+        SandboxUnavailable: this host cannot isolate a program. ServerError, DecodeError: the engine
+        failed.
     """
     started = time.perf_counter()
     order = route_order(problem)
     work = _Work(engine, problem, problem_sha256, attempt, settings)
-    methods: dict[Route, Callable[[], RouteRecord]] = {"thought": work.thought, "program": work.programmed}
+    methods: dict[Route, Callable[[], RouteRecord]] = {
+        "thought": work.thought,
+        "program": work.programmed,
+    }
     found: list[RouteRecord] = []
     for route in order.routes:
         if route in settings.routes:
@@ -379,7 +413,15 @@ def solve(engine: Engine, problem: str, problem_sha256: str, attempt: int, setti
     answer, confidence, doubts = decide(found)
     seconds = time.perf_counter() - started
     return Attempt(
-        answer, confidence, doubts, order, tuple(found), tuple(work.passes), seconds, work.texts, work.program
+        answer,
+        confidence,
+        doubts,
+        order,
+        tuple(found),
+        tuple(work.passes),
+        seconds,
+        work.texts,
+        work.program,
     )
 
 
@@ -409,7 +451,9 @@ def decide(routes: Iterable[RouteRecord]) -> Decision:
 
 
 class Outcome(NamedTuple):
-    """What K attempts at a problem came to. `vote` has the counts; `answer` is None without a majority or without answers."""
+    """What K attempts at a problem came to. `vote` has the counts; `answer` is None without a
+    majority or without answers.
+    """
 
     answer: int | None
     confidence: Confidence

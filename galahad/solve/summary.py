@@ -1,7 +1,7 @@
 """What a run came to: figures from its log, and a page of Markdown.
 
-Every figure is computed from the attempt records; intervals are Wilson's (scipy), with their n. A run that is not finished is
-reported as far as it went, and says so.
+Every figure is computed from the attempt records; intervals are Wilson's (scipy), with their n. A
+run that is not finished is reported as far as it went, and says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from taliesin.host import console
 
 @dataclass(frozen=True)
 class ProblemResult:
-    """One problem over its attempts. `causes` are the ends of the routes, `route:cause`, in order; `joules` a range, or None."""
+    """One problem over its attempts. `causes` are the ends of the routes, `route:cause`, in order;
+    `joules` a range, or None.
+    """
 
     id: str
     gold: int
@@ -57,10 +59,11 @@ class PassTotals:
 
 @dataclass(frozen=True)
 class Savings:
-    """What grafting the shared prefixes saved: `tokens` that were not prefilled again, and `seconds`.
+    """What grafting the shared prefixes saved: `tokens` that were not prefilled again, and
+    `seconds`.
 
-    Seconds are the prefill time of each prefix, measured when it was saved, times its uses, less the time of putting it back
-    and less the saving itself; None where no prefix was saved.
+    Seconds are the prefill time of each prefix, measured when it was saved, times its uses, less
+    the time of putting it back and less the saving itself; None where no prefix was saved.
     """
 
     tokens: int
@@ -70,7 +73,9 @@ class Savings:
 
 @dataclass(frozen=True)
 class Summary:
-    """The figures of a run. `matrix` maps (confidence, grade) to problems; `single` is the accuracy of single attempts."""
+    """The figures of a run. `matrix` maps (confidence, grade) to problems; `single` is the accuracy
+    of single attempts.
+    """
 
     run: Run
     total: int
@@ -118,9 +123,13 @@ class Summary:
             "accuracy": self.accuracy._asdict(),
             "single_attempts": self.single._asdict(),
             "pass_at_k": self.coverage._asdict(),
-            "matrix": {f"{confidence}/{grade}": n for (confidence, grade), n in sorted(self.matrix.items())},
+            "matrix": {
+                f"{confidence}/{grade}": n for (confidence, grade), n in sorted(self.matrix.items())
+            },
             "routes": {route: proportion._asdict() for route, proportion in self.by_route.items()},
-            "passes": {p.name: {k: v for k, v in vars(p).items() if k != "name"} for p in self.passes},
+            "passes": {
+                p.name: {k: v for k, v in vars(p).items() if k != "name"} for p in self.passes
+            },
             "causes": {f"{route}:{cause}": n for (route, cause), n in sorted(self.causes.items())},
             "tokens_in": self.tokens_in,
             "tokens_out": self.tokens_out,
@@ -128,7 +137,9 @@ class Summary:
             "seconds": self.seconds,
             "seconds_left": self.seconds_left,
             "grafted": vars(self.savings),
-            "joules": None if self.joules is None else {"low": self.joules[0], "high": self.joules[1]},
+            "joules": None
+            if self.joules is None
+            else {"low": self.joules[0], "high": self.joules[1]},
             "energy": self.energy_source,
             "problems": [vars(result) for result in self.results],
         }
@@ -146,7 +157,8 @@ def summarise(run: Run) -> Summary:
 
 @contextmanager
 def as_promised(run: Run) -> Iterator[None]:
-    """What is read of the run's records inside must be there, and be of the kind that their schema promises.
+    """What is read of the run's records inside must be there, and be of the kind that their schema
+    promises.
 
     Raises:
         RunLogError: it is not.
@@ -155,7 +167,9 @@ def as_promised(run: Run) -> Iterator[None]:
         yield
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, ArithmeticError) as error:
         raise RunLogError(
-            "a record of the run lacks what its schema promises", got=f"{type(error).__name__}: {error}", where=run.path
+            "a record of the run lacks what its schema promises",
+            got=f"{type(error).__name__}: {error}",
+            where=run.path,
         ) from error
 
 
@@ -165,7 +179,9 @@ def _summary(run: Run) -> Summary:
     by_problem: dict[str, list[Record]] = {}
     for record in run.attempts:
         by_problem.setdefault(record["problem"], []).append(record)
-    results = tuple(_result(id_, by_problem[id_]) for id_ in sorted(problems, key=_natural) if id_ in by_problem)
+    results = tuple(
+        _result(id_, by_problem[id_]) for id_ in sorted(problems, key=_natural) if id_ in by_problem
+    )
     right = sum(result.grade == "right" for result in results)
     routes = [(route, record["gold"]) for record in run.attempts for route in record["routes"]]
     names = [name for name in solver.ROUTES if any(route["route"] == name for route, _ in routes)]
@@ -176,7 +192,8 @@ def _summary(run: Run) -> Summary:
         Proportion.of(right, len(results)),
         Proportion.of(sum(r["grade"] == "right" for r in run.attempts), len(run.attempts)),
         Proportion.of(
-            sum(any(r["grade"] == "right" for r in records) for records in by_problem.values()), len(results)
+            sum(any(r["grade"] == "right" for r in records) for records in by_problem.values()),
+            len(results),
         ),
         Counter((result.confidence, result.grade) for result in results),
         {
@@ -188,7 +205,9 @@ def _summary(run: Run) -> Summary:
         },
         tuple(_pass_totals(run.attempts)),
         Counter(
-            (route["route"], _cause(route, record["gold"])) for record in run.attempts for route in record["routes"]
+            (route["route"], _cause(route, record["gold"]))
+            for record in run.attempts
+            for route in record["routes"]
         ),
         Counter(tuple(record["order"]) for record in run.attempts),
         _savings(run),
@@ -201,13 +220,19 @@ def _summary(run: Run) -> Summary:
 
 def _natural(id_: str) -> list[tuple[int, str]]:
     """Order in which `p2` comes before `p10`."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", id_)]
+    return [
+        (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", id_)
+    ]
 
 
 def _result(id_: str, records: Sequence[Record]) -> ProblemResult:
     outcome = solver.outcome((record["answer"], record["confidence"]) for record in records)
     gold = records[0]["gold"]
-    causes = Counter(f"{route['route']}:{_cause(route, gold)}" for record in records for route in record["routes"])
+    causes = Counter(
+        f"{route['route']}:{_cause(route, gold)}"
+        for record in records
+        for route in record["routes"]
+    )
     return ProblemResult(
         id_,
         gold,
@@ -242,7 +267,10 @@ def _pass_totals(attempts: Iterable[Record]) -> Iterable[PassTotals]:
                 len(own),
                 sum(one["finish"] == "length" for one in own),
                 *(sum(one[key] for one in own) for key in ("n_reused", "n_prefilled", "n_out")),
-                *(sum(one[key] for one in own) for key in ("reuse_seconds", "prefill_seconds", "decode_seconds")),
+                *(
+                    sum(one[key] for one in own)
+                    for key in ("reuse_seconds", "prefill_seconds", "decode_seconds")
+                ),
             )
 
 
@@ -265,16 +293,24 @@ def _energy(attempts: Sequence[Record]) -> tuple[tuple[float, float] | None, str
         return None, readings[0][
             "source"
         ] if readings and not measured else f"{len(measured)} of {len(readings)} measured"
-    return (sum(r["low"] for r in measured), sum(r["high"] for r in measured)), measured[0]["source"]
+    return (sum(r["low"] for r in measured), sum(r["high"] for r in measured)), measured[0][
+        "source"
+    ]
 
 
-# -- Markdown ----------------------------------------------------------------------------------------------------------
+# -- Markdown --------------------------------------------------------------------------------------
 
 
 def markdown(summary: Summary) -> str:
     """The report as Markdown, for a reader. Raises RunLogError as `summarise`."""
     with as_promised(summary.run):
-        sections = (_head(summary), _results(summary), _costs(summary), _causes(summary), _list(summary))
+        sections = (
+            _head(summary),
+            _results(summary),
+            _costs(summary),
+            _causes(summary),
+            _list(summary),
+        )
     return "\n\n".join(section for section in sections if section)
 
 
@@ -312,12 +348,16 @@ def _results(summary: Summary) -> str:
     if k > 1:
         lines.append(f"- single attempts: {summary.single}")
         lines.append(f"- right in at least one attempt: {summary.coverage}")
-    lines += [f"- {name} route alone: {proportion}" for name, proportion in summary.by_route.items()]
+    lines += [
+        f"- {name} route alone: {proportion}" for name, proportion in summary.by_route.items()
+    ]
     rows = [
         (confidence, *(summary.matrix[confidence, grade] for grade in ("right", "wrong", "none")))
         for confidence in ("confident", "uncertain")
     ]
-    return "\n".join([*lines, "", console.markdown_table(["problems", "right", "wrong", "no answer"], rows)])
+    return "\n".join(
+        [*lines, "", console.markdown_table(["problems", "right", "wrong", "no answer"], rows)]
+    )
 
 
 def _costs(summary: Summary) -> str:
@@ -335,7 +375,9 @@ def _costs(summary: Summary) -> str:
         for p in summary.passes
     ]
     speed = (
-        f"{summary.tokens_per_second:.1f} tokens/s while decoding" if summary.tokens_per_second else "no token decoded"
+        f"{summary.tokens_per_second:.1f} tokens/s while decoding"
+        if summary.tokens_per_second
+        else "no token decoded"
     )
     saved = summary.savings
     grafted = (
@@ -349,7 +391,15 @@ def _costs(summary: Summary) -> str:
         if summary.joules
         else summary.energy_source
     )
-    headers = ["pass", "generations", "tokens out", "tokens in", "cut off", "decoding, s", "prefill, s"]
+    headers = [
+        "pass",
+        "generations",
+        "tokens out",
+        "tokens in",
+        "cut off",
+        "decoding, s",
+        "prefill, s",
+    ]
     return "\n".join(
         [
             "## Cost (mean per problem; generations and cut off are counts)",
@@ -359,22 +409,29 @@ def _costs(summary: Summary) -> str:
             f"- in all: {summary.tokens_out} tokens out, {summary.tokens_in} in, {summary.seconds:.0f} s; {speed}",
             f"- prefixes: {grafted}",
             f"- energy: {joules}",
-            "- order chosen: " + ", ".join(f"{' then '.join(o)} {n}" for o, n in summary.orders.most_common()),
+            "- order chosen: "
+            + ", ".join(f"{' then '.join(o)} {n}" for o, n in summary.orders.most_common()),
         ]
     )
 
 
 def _difference(seconds: float) -> str:
     more_or_less = "less" if seconds >= 0 else "more"
-    return f", {abs(seconds):.1f} s {more_or_less} than prefilling them each time, the saving included"
+    return (
+        f", {abs(seconds):.1f} s {more_or_less} than prefilling them each time, the saving included"
+    )
 
 
 def _causes(summary: Summary) -> str:
     rows = [
         (route, cause, n)
-        for (route, cause), n in sorted(summary.causes.items(), key=lambda item: (item[0][0], -item[1]))
+        for (route, cause), n in sorted(
+            summary.causes.items(), key=lambda item: (item[0][0], -item[1])
+        )
     ]
-    return "## How the routes ended (attempts)\n\n" + console.markdown_table(["route", "end", "attempts"], rows)
+    return "## How the routes ended (attempts)\n\n" + console.markdown_table(
+        ["route", "end", "attempts"], rows
+    )
 
 
 def _list(summary: Summary) -> str:

@@ -1,4 +1,5 @@
-"""The `taliesin` command. Each module of this package holds one group of verbs and only parses, calls and renders.
+"""The `taliesin` command. Each module of this package holds one group of verbs and only parses,
+calls and renders.
 
 Nothing here imports llama_cpp, numpy or scipy at module level: `taliesin --help` must stay quick.
 """

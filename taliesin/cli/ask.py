@@ -50,12 +50,17 @@ class Choice(StrEnum):
 
 Chosen = Annotated[
     Choice,
-    typer.Option("--choose", help="Who decides: the words alone, or the model among the top three (likelihood)."),
+    typer.Option(
+        "--choose",
+        help="Who decides: the words alone, or the model among the top three (likelihood).",
+    ),
 ]
 Threshold = Annotated[
     float | None,
     typer.Option(
-        "--threshold", help="Least coverage of the question, 0 to 1; calibrated if not given.", show_default=False
+        "--threshold",
+        help="Least coverage of the question, 0 to 1; calibrated if not given.",
+        show_default=False,
     ),
 ]
 
@@ -77,8 +82,9 @@ def route(
 
     taliesin route "Who kept the light?"
 
-    The words decide: how much of the question, weighted by how rare each word is, the best block contains. Below the threshold
-    there is no block. With --choose model, the model is asked which of the top three makes the question the most probable.
+    The words decide: how much of the question, weighted by how rare each word is, the best block
+    contains. Below the threshold there is no block. With --choose model, the model is asked which
+    of the top three makes the question the most probable.
 
     Exit codes: 0 a block, 2 no question, 3 none fits, 10 no library.
     """
@@ -93,14 +99,19 @@ def route(
             from taliesin.ask.router import choose as choose_by_model
             from taliesin.engine.tiers import Tiers
 
-            with _engine(_recipe(store, found.block), model, gpu_layers) as engine, Tiers(engine, store) as tiers:
+            with (
+                _engine(_recipe(store, found.block), model, gpu_layers) as engine,
+                Tiers(engine, store) as tiers,
+            ):
                 found = choose_by_model(found, tiers)
     if as_json:
         console.emit_json("taliesin.route/1", found.as_dict())
     else:
         if found.block is not None:
             console.out(found.block.name)
-        console.note(f"{found.reason}; {console.count(found.n_blocks, 'block')}, {found.seconds * 1e3:.1f} ms")
+        console.note(
+            f"{found.reason}; {console.count(found.n_blocks, 'block')}, {found.seconds * 1e3:.1f} ms"
+        )
         if explain:
             console.out(_explanation(found))
     if found.block is None:
@@ -137,7 +148,9 @@ def _recipe(store: Library, block: Candidate | None) -> Mapping[str, Any]:
 
 
 def _engine(recipe: Mapping[str, Any], model: str | None, gpu_layers: int) -> Engine:
-    """The engine for a block's recipe; without a block (`--top-none` alone) the named or the default model."""
+    """The engine for a block's recipe; without a block (`--top-none` alone) the named or the
+    default model.
+    """
     from taliesin.engine.embedded import Engine
     from taliesin.models import resolve as models
 
@@ -148,17 +161,27 @@ def _engine(recipe: Mapping[str, Any], model: str | None, gpu_layers: int) -> En
 @commands.command()
 @grouped
 def ask(
-    queries: Annotated[list[str], typer.Argument(help="Questions; - reads one a line from stdin.", show_default=False)],
+    queries: Annotated[
+        list[str],
+        typer.Argument(help="Questions; - reads one a line from stdin.", show_default=False),
+    ],
     top_none: Annotated[
-        bool, typer.Option("--top-none", help="Where no block fits, answer without one, and say so.")
+        bool,
+        typer.Option("--top-none", help="Where no block fits, answer without one, and say so."),
     ] = False,
-    n_predict: Annotated[int, typer.Option("--n-predict", help="Most tokens of an answer.", min=1)] = 128,
+    n_predict: Annotated[
+        int, typer.Option("--n-predict", help="Most tokens of an answer.", min=1)
+    ] = 128,
     choose: Chosen = Choice.WORDS,
     threshold: Threshold = None,
     resident: ResidentBudget = "0",
     memory: MemoryBudget = "0",
-    policy: Annotated[Policy, typer.Option("--check", help="When a block's bytes are hashed.")] = Policy.ONCE,
-    grammar: Annotated[str | None, typer.Option("--grammar", help="GBNF that the answer must follow.")] = None,
+    policy: Annotated[
+        Policy, typer.Option("--check", help="When a block's bytes are hashed.")
+    ] = Policy.ONCE,
+    grammar: Annotated[
+        str | None, typer.Option("--grammar", help="GBNF that the answer must follow.")
+    ] = None,
     model: Model = None,
     gpu_layers: GpuLayers = 0,
     engine_name: EngineChoice = EngineName.EMBEDDED,
@@ -166,21 +189,26 @@ def ask(
     library: LibraryPath = None,
     as_json: Json = False,
 ) -> None:
-    """Answer questions from the library: each is routed to one block, the block grafted, and cited under the answer.
+    """Answer questions from the library: each is routed to one block, the block grafted, and cited
+    under the answer.
 
     taliesin ask "Who kept the light?" "What did the oil cost?" --memory 2GB
 
-    Greedy, so the same question gives the same answer. Blocks stay near between questions as far as --resident and --memory
-    allow, the least recently used goes first; what that changes is the time and nothing else.
+    Greedy, so the same question gives the same answer. Blocks stay near between questions as far as
+    --resident and --memory allow, the least recently used goes first; what that changes is the time
+    and nothing else.
 
-    Exit codes: 0 all answered, 2 no question, 3 no block fits any of them, 4 none fits some of them, 10 no library,
-    22 the block is of another recipe or model, 31 no such model, 35 llama-server.
+    Exit codes: 0 all answered, 2 no question, 3 no block fits any of them, 4 none fits some of
+    them, 10 no library, 22 the block is of another recipe or model, 31 no such model, 35
+    llama-server.
     """
     from taliesin.ask.router import Router
     from taliesin.engine.tiers import TIERS, Tiers
     from taliesin.store.library import Library
 
-    questions = [line.strip() for q in queries for line in (sys.stdin if q == "-" else [q]) if line.strip()]
+    questions = [
+        line.strip() for q in queries for line in (sys.stdin if q == "-" else [q]) if line.strip()
+    ]
     if not questions:
         raise UsageError("nothing to answer", expected="a question", got="none")
     budgets = parse_bytes(resident), parse_bytes(memory)
@@ -278,7 +306,12 @@ def _of_server(
     infos = [store.info(found.block.block_id) for found in routes if found.block is not None]
     if not infos:
         return answers
-    room = max(i.n_tokens + i.n_tail for i in infos) + max(len(r.query.encode()) for r in routes) + n_predict + 64
+    room = (
+        max(i.n_tokens + i.n_tail for i in infos)
+        + max(len(r.query.encode()) for r in routes)
+        + n_predict
+        + 64
+    )
     with ExitStack() as stack:
         engine = None
         for fields, found in zip(answers, routes, strict=True):
@@ -287,14 +320,24 @@ def _of_server(
             with store.open(found.block.block_id) as block:
                 recipe = block.header.recipe
                 if engine is None:
-                    engine = servers.open_engine_for(stack, recipe, model_for(recipe, model), room, reach)
+                    engine = servers.open_engine_for(
+                        stack, recipe, model_for(recipe, model), room, reach
+                    )
                 started = time.perf_counter()
-                put_back = engine.graft_block(block, library=store, policy=policy.value, inexact=reach.url is not None)
+                put_back = engine.graft_block(
+                    block, library=store, policy=policy.value, inexact=reach.url is not None
+                )
             grafted = time.perf_counter()
-            answer = put_back.complete(put_back.query(found.query), n_predict, sampling=Sampling(grammar=grammar))
+            answer = put_back.complete(
+                put_back.query(found.query), n_predict, sampling=Sampling(grammar=grammar)
+            )
             fields.update(
                 answer=answer.text,
-                block={"name": found.block.name, "id": put_back.block_id, "title": found.block.title},
+                block={
+                    "name": found.block.name,
+                    "id": put_back.block_id,
+                    "title": found.block.title,
+                },
                 tier="slot" if put_back.resident else "disk",
                 label=put_back.label,
                 graft_seconds=grafted - started,
@@ -307,7 +350,11 @@ def _without_block(engine: Engine, question: str, n_predict: int, sampling: Any)
     from taliesin.engine import prompt
 
     shape = prompt.frame(engine.model)
-    ids: Sequence[int] = [*shape.before, *engine.model.tokenize(question, special=False), *shape.after]
+    ids: Sequence[int] = [
+        *shape.before,
+        *engine.model.tokenize(question, special=False),
+        *shape.after,
+    ]
     context = engine.context(engine.settings, len(ids) + n_predict)
     context.decode(ids, 0)
     steps = engine.continue_from(context, len(ids), n_predict, sampling, frozenset(shape.stop))

@@ -1,4 +1,6 @@
-"""`taliesin bench|advise|needle`: what a graft saves on this machine, whether a text is worth a block, how deep one can read."""
+"""`taliesin bench|advise|needle`: what a graft saves on this machine, whether a text is worth a
+block, how deep one can read.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def numbers(text: str, what: str) -> list[int]:
     except ValueError:
         found = []
     if not found or min(found) < 1:
-        raise UsageError(f"{what} is not a list of numbers", expected="for example 748,5977", got=text)
+        raise UsageError(
+            f"{what} is not a list of numbers", expected="for example 748,5977", got=text
+        )
     return found
 
 
@@ -58,10 +62,13 @@ def bench(
         str, typer.Option("--lengths", help="Tokens of the blocks, separated by commas.")
     ] = "748,5977,11994",
     small: Annotated[
-        str, typer.Option("--small", help="More lengths, for the break-even; an empty text for none.")
+        str,
+        typer.Option("--small", help="More lengths, for the break-even; an empty text for none."),
     ] = "8,32,128,512",
     repeats: Annotated[int, typer.Option("--repeats", help="Timed runs of each.", min=1)] = 5,
-    query_tokens: Annotated[int, typer.Option("--query-tokens", help="Tokens decoded after the block.", min=1)] = 1,
+    query_tokens: Annotated[
+        int, typer.Option("--query-tokens", help="Tokens decoded after the block.", min=1)
+    ] = 1,
     check_steps: Annotated[
         int, typer.Option("--check-steps", help="Greedy steps hashed after each timed run.", min=0)
     ] = 7,
@@ -69,7 +76,9 @@ def bench(
     type_v: TypeV = KvType.F16,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Write OUT.json (every sample), OUT.md and OUT.png.", show_default=False),
+        typer.Option(
+            "--out", help="Write OUT.json (every sample), OUT.md and OUT.png.", show_default=False
+        ),
     ] = None,
     model: Model = None,
     threads: Threads = None,
@@ -77,15 +86,18 @@ def bench(
     gpu_layers: GpuLayers = 0,
     as_json: Json = False,
 ) -> None:
-    """Time fresh prefill against graft, from disk (cold and warm), from memory and resident, and check every graft's bits.
+    """Time fresh prefill against graft, from disk (cold and warm), from memory and resident, and
+    check every graft's bits.
 
     taliesin bench --lengths 748,2048 --model gemma3-270m
 
-    Each time runs to the logits after one more token. Fresh and graft alternate in one run. A mode with a vector that is not
-    equal to the fresh one is marked NOT EXACT and counts for nothing. "Cold" means that the kernel forgot the file, and the
-    output says if it did not; the disk's own cache is out of reach. "Hashed" means that every byte read was verified.
+    Each time runs to the logits after one more token. Fresh and graft alternate in one run. A mode
+    with a vector that is not equal to the fresh one is marked NOT EXACT and counts for nothing.
+    "Cold" means that the kernel forgot the file, and the output says if it did not; the disk's own
+    cache is out of reach. "Hashed" means that every byte read was verified.
 
-    Exit codes: 0 all exact, 2 a length or count out of range, 3 a graft was not exact, 13 no space, 31 no such model.
+    Exit codes: 0 all exact, 2 a length or count out of range, 3 a graft was not exact, 13 no space,
+    31 no such model.
     """
     from dataclasses import replace
 
@@ -98,10 +110,14 @@ def bench(
     wanted = sorted({*numbers(lengths, "--lengths"), *(numbers(small, "--small") if small else [])})
     settings = replace(default_settings(threads, ubatch), type_k=type_k.value, type_v=type_v.value)
     with Engine(model or models.DEFAULT, settings.checked(), gpu_layers) as engine:
-        runner = measure.Bench(engine, repeats=repeats, query_tokens=query_tokens, check_steps=check_steps)
+        runner = measure.Bench(
+            engine, repeats=repeats, query_tokens=query_tokens, check_steps=check_steps
+        )
         total = sum(wanted) * repeats  # a fresh prefill takes nearly all of the time
         with console.progress("bench", total, "tokens") as advance:
-            report = runner.run(wanted, lambda n, mode, _seconds: advance(n if mode == "fresh" else 0))
+            report = runner.run(
+                wanted, lambda n, mode, _seconds: advance(n if mode == "fresh" else 0)
+            )
     _show(report, out, as_json)
     if not all(row.exact for row in report.rows):
         raise typer.Exit(EXIT_NO)
@@ -136,7 +152,9 @@ def require_results(out: Path) -> None:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreFull("the folder of the results cannot be made", got=error.strerror, where=out.parent) from error
+        raise StoreFull(
+            "the folder of the results cannot be made", got=error.strerror, where=out.parent
+        ) from error
     durable.require_output(out.with_suffix(".json"))
 
 
@@ -144,7 +162,9 @@ def write_results(out: Path, schema: str, fields: dict[str, Any], page: str) -> 
     """`OUT.json` and `OUT.md`; folders are made. Raises as `require_results`."""
     require_results(out)
     document = json.loads(console.json_line({"schema": schema, **fields}))
-    durable.write_output(out.with_suffix(".json"), json.dumps(document, indent=1) + "\n", mode=0o666)
+    durable.write_output(
+        out.with_suffix(".json"), json.dumps(document, indent=1) + "\n", mode=0o666
+    )
     durable.write_output(out.with_suffix(".md"), page, mode=0o666)
 
 
@@ -158,12 +178,13 @@ def advise(
     gpu_layers: GpuLayers = 0,
     as_json: Json = False,
 ) -> None:
-    """Say whether a text is worth a block here: measures this machine with short blocks for some seconds.
+    """Say whether a text is worth a block here: measures this machine with short blocks for some
+    seconds.
 
     taliesin advise handbook.txt
 
-    Prints prefill and graft seconds for that length, what the block takes on disk, after how many uses the saving has paid,
-    and from how many tokens on a graft is the faster way at all.
+    Prints prefill and graft seconds for that length, what the block takes on disk, after how many
+    uses the saving has paid, and from how many tokens on a graft is the faster way at all.
 
     Exit codes: 0 a block pays, 2 no text, 3 prefill is faster, 31 no such model.
     """
@@ -184,7 +205,9 @@ def advise(
         console.emit_json("taliesin.advise/1", advice.as_dict())
     else:
         about = (
-            "" if advice.measured_tokens == n_tokens else f" (measured at {advice.measured_tokens} tokens, and scaled)"
+            ""
+            if advice.measured_tokens == n_tokens
+            else f" (measured at {advice.measured_tokens} tokens, and scaled)"
         )
         console.out(
             f"{n_tokens} tokens: prefill {advice.fresh_seconds * 1e3:.1f} ms, graft from disk {advice.graft_seconds * 1e3:.1f} ms, "
@@ -214,12 +237,15 @@ def needle(
     tokens: Annotated[int, typer.Option("--tokens", help="Tokens of the corpus.", min=1)] = 24_000,
     blocks: Annotated[int, typer.Option("--blocks", help="Blocks it is cut into.", min=1)] = 12,
     depths: Annotated[
-        int, typer.Option("--depths", help="Numbers buried, from the first token to the last.", min=1)
+        int,
+        typer.Option("--depths", help="Numbers buried, from the first token to the last.", min=1),
     ] = 7,
     seed: Annotated[int, typer.Option("--seed", help="Another seed, another corpus.")] = 0,
     resident: ResidentBudget = "0",
     memory: MemoryBudget = "0",
-    out: Annotated[Path | None, typer.Option("--out", help="Write OUT.json and OUT.md.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write OUT.json and OUT.md.", show_default=False)
+    ] = None,
     library: LibraryPath = None,
     model: Model = None,
     threads: Threads = None,
@@ -227,16 +253,19 @@ def needle(
     gpu_layers: GpuLayers = 0,
     as_json: Json = False,
 ) -> None:
-    """Bury numbers in a corpus many times longer than the context, and read each back from the one block that holds it.
+    """Bury numbers in a corpus many times longer than the context, and read each back from the one
+    block that holds it.
 
     taliesin needle --tokens 24000 --blocks 12 --depths 7
 
-    Makes the corpus from the seed and stores its blocks (named needle-SEED-TOKENS-...); those that are there already are used,
-    so a stopped run goes on where it was. `taliesin rm` removes them. Then each question is routed by its words, its block
-    grafted, and the number generated under a grammar of one to five digits. Prints for each depth the block, whether the number
-    is right, and seconds; then the slope of seconds over depth with its 95 % interval.
+    Makes the corpus from the seed and stores its blocks (named needle-SEED-TOKENS-...); those that
+    are there already are used, so a stopped run goes on where it was. `taliesin rm` removes them.
+    Then each question is routed by its words, its block grafted, and the number generated under a
+    grammar of one to five digits. Prints for each depth the block, whether the number is right, and
+    seconds; then the slope of seconds over depth with its 95 % interval.
 
-    Exit codes: 0 every number right, 2 sizes that do not fit the model, 3 one is wrong, 13 no space, 31 no such model.
+    Exit codes: 0 every number right, 2 sizes that do not fit the model, 3 one is wrong, 13 no
+    space, 31 no such model.
     """
     from taliesin.engine.embedded import Engine
     from taliesin.engine.tiers import Tiers
@@ -255,11 +284,18 @@ def needle(
         with console.progress("prefill", blocks, "blocks") as advance:
             saved, reused = search.save(lambda _reused, _n: advance(1))
         save_seconds = time.perf_counter() - started
-        console.note(f"{console.count(saved, 'block')} saved, {reused} were there, {save_seconds:.1f} s")
+        console.note(
+            f"{console.count(saved, 'block')} saved, {reused} were there, {save_seconds:.1f} s"
+        )
         with Tiers(engine, store, resident_bytes, memory_bytes) as tiers:
             reads = list(search.read(tiers))
         report = search.report(reads, saved, reused, save_seconds)
-    fields = {**report.as_dict(), "machine": machine.describe(), "model": engine.model.path.name, "seed": seed}
+    fields = {
+        **report.as_dict(),
+        "machine": machine.describe(),
+        "model": engine.model.path.name,
+        "seed": seed,
+    }
     if as_json:
         console.emit_json("taliesin.needle/1", fields)
     else:
@@ -312,7 +348,11 @@ def _needle_summary(report: NeedleReport) -> list[str]:
         f"{report.n_correct}/{len(report.reads)} right; {report.n_tokens} tokens in {console.count(report.n_blocks, 'block')} "
         f"({console.human_bytes(report.library_bytes)} on disk), {times:.1f} times the model's context of {report.n_ctx_train}",
         f"peak memory {console.human_bytes(report.peak_bytes)}"
-        + (f", GPU {console.human_bytes(report.gpu_bytes)} in use" if report.gpu_bytes is not None else ""),
+        + (
+            f", GPU {console.human_bytes(report.gpu_bytes)} in use"
+            if report.gpu_bytes is not None
+            else ""
+        ),
     ]
     if (fit := report.slope) is not None:
         verdict = "time grows with depth" if fit.grows else "time does not grow with depth"

@@ -1,4 +1,6 @@
-"""`taliesin save|graft`: a text to a block, and a block back into a context with a question after it."""
+"""`taliesin save|graft`: a text to a block, and a block back into a context with a question after
+it.
+"""
 
 from __future__ import annotations
 
@@ -46,18 +48,31 @@ commands = typer.Typer()
 @grouped
 def save(
     text: TextFile,
-    name: Annotated[str, typer.Option("--name", "-n", help="The block's name.", show_default=False)],
+    name: Annotated[
+        str, typer.Option("--name", "-n", help="The block's name.", show_default=False)
+    ],
     model: Model = None,
     aligned: Annotated[
-        bool, typer.Option("--aligned", help="Cut at a multiple of --ubatch: equals the one-shot prompt.")
+        bool,
+        typer.Option(
+            "--aligned", help="Cut at a multiple of --ubatch: equals the one-shot prompt."
+        ),
     ] = False,
-    whole: Annotated[bool, typer.Option("--whole", help="Store every token: equals block, then query.")] = False,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Store every token: equals block, then query.")
+    ] = False,
     block_tokens: Annotated[
         int | None,
-        typer.Option("--block-tokens", help="Most tokens in a block; a longer text gives NAME#1, NAME#2, ...", min=1),
+        typer.Option(
+            "--block-tokens",
+            help="Most tokens in a block; a longer text gives NAME#1, NAME#2, ...",
+            min=1,
+        ),
     ] = None,
     raw: Raw = False,
-    title: Annotated[str | None, typer.Option("--title", help="For listings; the text's first line.")] = None,
+    title: Annotated[
+        str | None, typer.Option("--title", help="For listings; the text's first line.")
+    ] = None,
     replace_existing: Annotated[
         bool, typer.Option("--replace", help="Take the place of a block of that name.")
     ] = False,
@@ -65,7 +80,9 @@ def save(
     ubatch: Ubatch = None,
     type_k: TypeK = KvType.F16,
     type_v: TypeV = KvType.F16,
-    flash_attn: Annotated[bool, typer.Option("--flash-attn/--no-flash-attn", help="Flash attention.")] = True,
+    flash_attn: Annotated[
+        bool, typer.Option("--flash-attn/--no-flash-attn", help="Flash attention.")
+    ] = True,
     gpu_layers: GpuLayers = 0,
     engine_name: EngineChoice = EngineName.EMBEDDED,
     reach: Reach = Reach(),
@@ -76,9 +93,10 @@ def save(
 
     taliesin save notes.txt --name notes
 
-    A text of at least 4 x --ubatch tokens is cut at the last multiple of --ubatch and its rest kept as tokens that are
-    prefilled with the query: its graft equals the one-shot prompt bit for bit. A shorter one is stored whole: its graft
-    equals block, then query. --aligned and --whole choose.
+    A text of at least 4 x --ubatch tokens is cut at the last multiple of --ubatch and its rest kept
+    as tokens that are
+    prefilled with the query: its graft equals the one-shot prompt bit for bit. A shorter one is
+    stored whole: its graft equals block, then query. --aligned and --whole choose.
 
     Exit codes: 0 stored, 2 usage, 11 locked, 13 no space, 30-34 engine or model.
     """
@@ -91,7 +109,10 @@ def save(
 
     align: Align = "aligned" if aligned else "whole" if whole else "auto"
     settings = replace(
-        default_settings(threads, ubatch), type_k=type_k.value, type_v=type_v.value, flash_attn=flash_attn
+        default_settings(threads, ubatch),
+        type_k=type_k.value,
+        type_v=type_v.value,
+        flash_attn=flash_attn,
     )
     with ExitStack() as stack:
         store = stack.enter_context(Library(library))
@@ -99,7 +120,9 @@ def save(
             options = servers.options_of(settings, gpu_layers=gpu_layers)
             engine: Engine = servers.open_engine(stack, model, options, reach)
         else:
-            engine = stack.enter_context(Engine(model or models.DEFAULT, settings=settings, gpu_layers=gpu_layers))
+            engine = stack.enter_context(
+                Engine(model or models.DEFAULT, settings=settings, gpu_layers=gpu_layers)
+            )
         advance = stack.enter_context(console.progress("prefill", 1, "texts"))
         saved = engine.save(
             store, content, name, align=align, block_tokens=block_tokens, raw=raw, title=title,
@@ -129,18 +152,33 @@ def save(
 @grouped
 def graft_block(
     name: BlockName,
-    prompt: Annotated[str, typer.Option("--prompt", "-p", help="The question; - reads stdin.", show_default=False)],
-    n_predict: Annotated[int, typer.Option("-n", "--n-predict", help="Most tokens to generate.", min=0)] = 128,
-    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.", min=0.0)] = 0.0,
+    prompt: Annotated[
+        str, typer.Option("--prompt", "-p", help="The question; - reads stdin.", show_default=False)
+    ],
+    n_predict: Annotated[
+        int, typer.Option("-n", "--n-predict", help="Most tokens to generate.", min=0)
+    ] = 128,
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="0 is greedy.", min=0.0)
+    ] = 0.0,
     top_k: Annotated[int, typer.Option("--top-k", min=0)] = 40,
     top_p: Annotated[float, typer.Option("--top-p", min=0.0, max=1.0)] = 0.95,
     min_p: Annotated[float, typer.Option("--min-p", min=0.0, max=1.0)] = 0.05,
-    seed: Annotated[int, typer.Option("--seed", help="Of the sampler, with --temperature.", min=0)] = 0,
-    certify: Annotated[bool, typer.Option("--certify", help="Re-run the block's certificate first.")] = False,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Of the sampler, with --temperature.", min=0)
+    ] = 0,
+    certify: Annotated[
+        bool, typer.Option("--certify", help="Re-run the block's certificate first.")
+    ] = False,
     policy: Annotated[
-        Policy, typer.Option("--verify", help="Hash the payload: once for each file as it is, always, never.")
+        Policy,
+        typer.Option(
+            "--verify", help="Hash the payload: once for each file as it is, always, never."
+        ),
     ] = Policy.ONCE,
-    inexact: Annotated[bool, typer.Option("--inexact", help="Graft under another recipe, and say so.")] = False,
+    inexact: Annotated[
+        bool, typer.Option("--inexact", help="Graft under another recipe, and say so.")
+    ] = False,
     model: Model = None,
     threads: Threads = None,
     ubatch: Ubatch = None,
@@ -154,11 +192,12 @@ def graft_block(
 
     taliesin graft notes --prompt "Who kept the light?"
 
-    The block's own recipe decides the settings; --threads and --ubatch differ from it only with --inexact. Where CPU,
-    engine libraries or driver differ from the saving machine's, the certificate is re-run first.
+    The block's own recipe decides the settings; --threads and --ubatch differ from it only with
+    --inexact. Where CPU, engine libraries or driver differ from the saving machine's, the
+    certificate is re-run first.
 
-    Exit codes: 0 done, 2 usage, 10 no such block, 12 damaged, 20-21 format, 22 other recipe, 23 the certificate does
-    not hold, 30-34 engine or model, 35 llama-server.
+    Exit codes: 0 done, 2 usage, 10 no such block, 12 damaged, 20-21 format, 22 other recipe, 23 the
+    certificate does not hold, 30-34 engine or model, 35 llama-server.
     """
     question = read_text("-") if prompt == "-" else prompt
     from taliesin.engine.embedded import Engine
@@ -171,14 +210,20 @@ def graft_block(
         header = block.header
         if engine_name is EngineName.SERVER:
             if overrides:
-                raise UsageError("a server's --threads and --ubatch are its own", hint="taliesin server start")
+                raise UsageError(
+                    "a server's --threads and --ubatch are its own", hint="taliesin server start"
+                )
             servers.graft(
                 store, block, question, n_predict, sampling, model=model_for(header.recipe, model), policy=policy.value,
                 inexact=inexact, certify=certify, reach=reach, as_json=as_json,
             )  # fmt: skip
             return
         with Engine(model_for(header.recipe, model), gpu_layers=gpu_layers) as engine:
-            n_query = len(header.tail) + len(engine.model.tokenize(question, special=False)) + len(header.after_query)
+            n_query = (
+                len(header.tail)
+                + len(engine.model.tokenize(question, special=False))
+                + len(header.after_query)
+            )
             put_back = engine.graft(
                 block, library=store, policy=policy.value, overrides=overrides, inexact=inexact, certify=certify,
                 n_extra=n_query + n_predict,
@@ -194,12 +239,16 @@ def graft_block(
                     sys.stdout.flush()
             seconds = time.perf_counter() - started
     if as_json:
-        console.emit_json("taliesin.graft/1", _graft_fields(put_back, "".join(pieces), n_generated, seconds))
+        console.emit_json(
+            "taliesin.graft/1", _graft_fields(put_back, "".join(pieces), n_generated, seconds)
+        )
         return
     if pieces:
         console.out()
     done = put_back.restored
-    proof = f", certificate in {put_back.certify_seconds * 1e3:.0f} ms" if put_back.certified else ""
+    proof = (
+        f", certificate in {put_back.certify_seconds * 1e3:.0f} ms" if put_back.certified else ""
+    )
     console.note(
         f"restored {done.n_tokens} tokens ({console.human_bytes(done.read_bytes)}): read {done.read_seconds * 1e3:.1f} ms, "
         f"placed {done.place_seconds * 1e3:.1f} ms{proof}; prefilled {put_back.prompt_tokens} tokens in "

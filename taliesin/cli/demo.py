@@ -21,7 +21,9 @@ _QUERIES = "7,64"
 
 @commands.command()
 def demo(
-    question: Annotated[str, typer.Option("--prompt", "-p", help="What to ask the text.")] = QUESTION,
+    question: Annotated[
+        str, typer.Option("--prompt", "-p", help="What to ask the text.")
+    ] = QUESTION,
     model: Model = None,
     as_json: Json = False,
 ) -> None:
@@ -29,7 +31,8 @@ def demo(
 
     taliesin demo
 
-    The text is the log of a lighthouse that ships with the toolkit; the library is one of its own in the cache folder.
+    The text is the log of a lighthouse that ships with the toolkit; the library is one of its own
+    in the cache folder.
 
     Exit codes: 0 the graft is exact, 3 it is not, 30-34 engine or model.
     """
@@ -39,15 +42,17 @@ def demo(
     library = models.cache_dir() / "demo-library"
     name = model or models.DEFAULT
     console.note(f"$ taliesin save {text.name} --name demo --model {name}")
-    saved = _run("save", str(text), "--name", "demo", "--replace", "--model", name, "--library", str(library))[
-        "blocks"
-    ][0]
+    saved = _run(
+        "save", str(text), "--name", "demo", "--replace", "--model", name, "--library", str(library)
+    )["blocks"][0]
     console.note(f'$ taliesin graft demo --prompt "{question}"')
     arguments = ("demo", "--library", str(library), "--model", name)
     grafted = _run("graft", *arguments, "--prompt", question, "-n", "32", "--certify")
     console.note(f"  {grafted['text'].strip()}")
     console.note(f"$ taliesin verify demo --trials 1 --queries {_QUERIES}")
-    report = _run("verify", *arguments, "--trials", "1", "--queries", _QUERIES, allowed=(0, EXIT_NO))
+    report = _run(
+        "verify", *arguments, "--trials", "1", "--queries", _QUERIES, allowed=(0, EXIT_NO)
+    )
     n_vectors = sum(row["n_vectors"] for row in report["rows"])
     n_equal = sum(row["equal_block_then_query"] for row in report["rows"])
     restored = grafted["restored"]
@@ -93,9 +98,12 @@ def _run(verb: str, *arguments: str, allowed: tuple[int, ...] = (0,)) -> dict[st
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode not in allowed:
         lines = done.stderr.strip().splitlines()
-        fields = json.loads(lines[-1])["error"] if lines and lines[-1].startswith('{"error"') else {}
+        fields = (
+            json.loads(lines[-1])["error"] if lines and lines[-1].startswith('{"error"') else {}
+        )
         error = TaliesinError(
-            fields.get("message", f"`taliesin {verb}` failed"), got=fields.get("got") or done.stderr[-400:]
+            fields.get("message", f"`taliesin {verb}` failed"),
+            got=fields.get("got") or done.stderr[-400:],
         )
         error.exit_code = done.returncode
         raise error

@@ -24,7 +24,8 @@ def doctor(
 
     taliesin doctor
 
-    Only what `taliesin save` with the default model needs counts for the exit code; the rest is told.
+    Only what `taliesin save` with the default model needs counts for the exit code; the rest is
+    told.
 
     Exit codes: 0 the default job can run, 3 it cannot, 31 the catalogue of models has a fault.
     """
@@ -33,9 +34,14 @@ def doctor(
     findings = physician.examine(library, rehash=rehash)
     able = physician.able(findings)
     if as_json:
-        console.emit_json("taliesin.doctor/1", {"ok": able, "findings": [asdict(finding) for finding in findings]})
+        console.emit_json(
+            "taliesin.doctor/1", {"ok": able, "findings": [asdict(finding) for finding in findings]}
+        )
     else:
-        rows = [[f.what, f.state + ("" if f.state == "ok" or not f.needed else " (needed)"), f.found] for f in findings]
+        rows = [
+            [f.what, f.state + ("" if f.state == "ok" or not f.needed else " (needed)"), f.found]
+            for f in findings
+        ]
         console.out(console.table(["what", "state", "found"], rows))
         for finding in findings:
             if finding.mend:

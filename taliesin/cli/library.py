@@ -1,4 +1,6 @@
-"""`taliesin list|show|check|rm|gc|export|import|rename|pin|unpin`: the blocks on disk, without an engine."""
+"""`taliesin list|show|check|rm|gc|export|import|rename|pin|unpin`: the blocks on disk, without an
+engine.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-Names = Annotated[list[str], typer.Argument(help="Names, or the first digits of ids.", show_default=False)]
+Names = Annotated[
+    list[str], typer.Argument(help="Names, or the first digits of ids.", show_default=False)
+]
 
 
 def _open(path: Path | None, create: bool = False) -> Library:
@@ -61,7 +65,9 @@ def _table(lines: Iterable[BlockInfo]) -> str:
 
 @commands.command("list")
 def list_blocks(
-    names: Annotated[bool, typer.Option("--names", help="Names only, one a line, for other commands.")] = False,
+    names: Annotated[
+        bool, typer.Option("--names", help="Names only, one a line, for other commands.")
+    ] = False,
     library: LibraryPath = None,
     as_json: Json = False,
 ) -> None:
@@ -69,8 +75,9 @@ def list_blocks(
 
     taliesin list
 
-    A block in parentheses has no name: its writer was killed at the last step, or a name was removed by hand.
-    The state says what is wrong with a block, as far as its header tells; `taliesin check` reads everything.
+    A block in parentheses has no name: its writer was killed at the last step, or a name was
+    removed by hand. The state says what is wrong with a block, as far as its header tells;
+    `taliesin check` reads everything.
 
     Exit codes: 0 done, 10 no library.
     """
@@ -78,7 +85,8 @@ def list_blocks(
         lines = store.list()
         if as_json:
             console.emit_json(
-                "taliesin.list/1", {"library": str(store.path), "blocks": [_fields(line) for line in lines]}
+                "taliesin.list/1",
+                {"library": str(store.path), "blocks": [_fields(line) for line in lines]},
             )
         elif names:
             for line in lines:
@@ -97,7 +105,9 @@ def list_blocks(
 @commands.command()
 def show(
     name: BlockName,
-    text: Annotated[bool, typer.Option("--text", help="Print the text of the block and nothing else.")] = False,
+    text: Annotated[
+        bool, typer.Option("--text", help="Print the text of the block and nothing else.")
+    ] = False,
     library: LibraryPath = None,
     as_json: Json = False,
 ) -> None:
@@ -156,14 +166,18 @@ _PROMISES = {
 
 
 def _print_fields(fields: dict[str, Any]) -> None:
-    """One `key  value` line per field, nested objects indented; strings as JSON, so that no control character gets out."""
+    """One `key  value` line per field, nested objects indented; strings as JSON, so that no control
+    character gets out.
+    """
 
     def printable(value: object) -> str:
         if isinstance(value, str) and value.isprintable():
             return value
         return json.dumps(value, ensure_ascii=True)
 
-    shown: dict[str, object] = {key: value for key, value in fields.items() if value not in (None, [], {})}
+    shown: dict[str, object] = {
+        key: value for key, value in fields.items() if value not in (None, [], {})
+    }
     shown["equals"] = f"{fields['equals']}: {_PROMISES[fields['equals']]}"
     shown["part"] = f"{fields['part']['index'] + 1} of {fields['part']['count']}"
     for key in ("payload_bytes", "file_bytes", "chunk_bytes"):
@@ -184,12 +198,21 @@ def _print_fields(fields: dict[str, Any]) -> None:
 @commands.command()
 def check(
     repair: Annotated[
-        bool, typer.Option("--repair", help="Move damage to quarantine/, remove leftovers, put file modes right.")
+        bool,
+        typer.Option(
+            "--repair", help="Move damage to quarantine/, remove leftovers, put file modes right."
+        ),
     ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Read headers only, not the whole files.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Read headers only, not the whole files.")
+    ] = False,
     max_seconds: Annotated[
         float | None,
-        typer.Option(min=0, help="Stop reading after that long; the next check goes on there.", show_default=False),
+        typer.Option(
+            min=0,
+            help="Stop reading after that long; the next check goes on there.",
+            show_default=False,
+        ),
     ] = None,
     library: LibraryPath = None,
     as_json: Json = False,
@@ -198,11 +221,13 @@ def check(
 
     taliesin check
 
-    Changes nothing without --repair. Prints one line per finding: kind, file, what is wrong, what was done.
-    A block without a name, a leftover of a killed writer, a wide file mode and a foreign file are remarks, not damage.
+    Changes nothing without --repair. Prints one line per finding: kind, file, what is wrong, what
+    was done. A block without a name, a leftover of a killed writer, a wide file mode and a foreign
+    file are remarks, not damage.
 
-    Exit codes: 0 no damage, 3 damage was found (with --repair it is in quarantine now), 4 stopped by --max-seconds before
-    the last block and no damage so far, 10 no library, 11 locked, 13 --repair in a library that cannot be written.
+    Exit codes: 0 no damage, 3 damage was found (with --repair it is in quarantine now), 4 stopped
+    by --max-seconds before the last block and no damage so far, 10 no library, 11 locked, 13
+    --repair in a library that cannot be written.
     """
     with _open(library) as store:
         total = sum({line.id: line.file_bytes for line in store.list()}.values())
@@ -220,7 +245,10 @@ def check(
                     "n_sound": report.n_sound,
                     "n_refs": report.n_refs,
                     "deep": not quick,
-                    "findings": [{**finding._asdict(), "damage": finding.is_damage} for finding in report.findings],
+                    "findings": [
+                        {**finding._asdict(), "damage": finding.is_damage}
+                        for finding in report.findings
+                    ],
                 },
             )
         else:
@@ -240,7 +268,9 @@ def check(
 
 
 @commands.command("rm")
-def remove(names: Names, yes: Yes = False, library: LibraryPath = None, as_json: Json = False) -> None:
+def remove(
+    names: Names, yes: Yes = False, library: LibraryPath = None, as_json: Json = False
+) -> None:
     """Remove names, and the blocks that no other name leads to; by id, a block and all its names.
 
     taliesin rm handbook --yes
@@ -262,45 +292,57 @@ def _emit_changed(schema: str, verb: str, lines: Sequence[BlockInfo], as_json: b
         console.emit_json(schema, {"blocks": [_fields(line) for line in lines]})
     else:
         for line in lines:
-            console.note(f"{verb} {_label(line)}  {line.id[:12]}  {console.human_bytes(line.file_bytes)}")
+            console.note(
+                f"{verb} {_label(line)}  {line.id[:12]}  {console.human_bytes(line.file_bytes)}"
+            )
 
 
 @commands.command()
 def gc(
-    budget: Annotated[str, typer.Option("--budget", help="What the files may take: 10GB, 500MB, 2GiB.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")] = False,
+    budget: Annotated[
+        str, typer.Option("--budget", help="What the files may take: 10GB, 500MB, 2GiB.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")
+    ] = False,
     yes: Yes = False,
     library: LibraryPath = None,
     as_json: Json = False,
 ) -> None:
-    """Remove blocks until the rest fits a budget: those without a name first, then the least recently used.
+    """Remove blocks until the rest fits a budget: those without a name first, then the least
+    recently used.
 
     taliesin gc --budget 10GB --yes
 
-    Pinned blocks stay (`taliesin pin`). A block that was never used counts as used when it was stored.
+    Pinned blocks stay (`taliesin pin`). A block that was never used counts as used when it was
+    stored.
 
-    Exit codes: 0 done, 2 no confirmation or not a size, 3 answered no, 4 pinned blocks alone are over the budget,
-    10 no library, 11 locked.
+    Exit codes: 0 done, 2 no confirmation or not a size, 3 answered no, 4 pinned blocks alone are
+    over the budget, 10 no library, 11 locked.
     """
     budget_bytes = parse_bytes(budget)
     with _open(library) as store:
         report = store.gc(budget_bytes, dry_run=True)
         if not dry_run:
             # Also with nothing to remove: leftovers of killed writers go.
-            question = (
-                f"Remove {console.count(len(report.removed), 'block')} ({console.human_bytes(report.freed_bytes)})?"
-            )
+            question = f"Remove {console.count(len(report.removed), 'block')} ({console.human_bytes(report.freed_bytes)})?"
             if report.removed and not confirm(question, yes):
                 raise typer.Exit(EXIT_NO)
             report = store.gc(budget_bytes)
     if as_json:
-        fields = {**report._asdict(), "removed": [_fields(line) for line in report.removed], "dry_run": dry_run}
+        fields = {
+            **report._asdict(),
+            "removed": [_fields(line) for line in report.removed],
+            "dry_run": dry_run,
+        }
         console.emit_json("taliesin.gc/1", fields)
     else:
         if report.removed:
             console.out(_table(report.removed))
         verb = "would be freed" if dry_run else "freed"
-        console.note(f"{console.human_bytes(report.freed_bytes)} {verb}, {console.human_bytes(report.kept_bytes)} kept")
+        console.note(
+            f"{console.human_bytes(report.freed_bytes)} {verb}, {console.human_bytes(report.kept_bytes)} kept"
+        )
     if report.kept_bytes > budget_bytes:
         console.warn("pinned blocks alone are over the budget")
         raise typer.Exit(EXIT_PARTIAL)
@@ -308,9 +350,12 @@ def gc(
 
 @commands.command()
 def export(
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The file to write.", show_default=False)
+    ],
     names: Annotated[
-        list[str] | None, typer.Argument(help="Names, or the first digits of ids.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Names, or the first digits of ids.", show_default=False),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every named block.")] = False,
     library: LibraryPath = None,
@@ -322,7 +367,8 @@ def export(
 
     Every block is hashed on the way. The file is a tar with a manifest first (docs/format.md).
 
-    Exit codes: 0 done, 2 the file exists or its folder does not, 10 no such block, 12 a block is damaged, 13 not written.
+    Exit codes: 0 done, 2 the file exists or its folder does not, 10 no such block, 12 a block is
+    damaged, 13 not written.
     """
     if everything == bool(names):
         raise UsageError("names or --all, one of the two")
@@ -331,36 +377,54 @@ def export(
         durable.require_output(out)
         n_bytes = store.export(chosen, out)
     if as_json:
-        console.emit_json("taliesin.export/1", {"path": str(out), "bytes": n_bytes, "names": chosen})
+        console.emit_json(
+            "taliesin.export/1", {"path": str(out), "bytes": n_bytes, "names": chosen}
+        )
     else:
-        console.note(f"{console.count(len(chosen), 'block')}, {console.human_bytes(n_bytes)} in {out}")
+        console.note(
+            f"{console.count(len(chosen), 'block')}, {console.human_bytes(n_bytes)} in {out}"
+        )
 
 
 @commands.command("import")
 def import_blocks(
-    bundle: Annotated[Path, typer.Argument(help="A file that `taliesin export` wrote.", show_default=False)],
-    replace: Annotated[bool, typer.Option("--replace", help="Names that exist here lead to the new blocks.")] = False,
+    bundle: Annotated[
+        Path, typer.Argument(help="A file that `taliesin export` wrote.", show_default=False)
+    ],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Names that exist here lead to the new blocks.")
+    ] = False,
     certify: Annotated[
-        bool, typer.Option("--certify/--no-certify", help="Re-run each block's certificate, where its model is here.")
+        bool,
+        typer.Option(
+            "--certify/--no-certify",
+            help="Re-run each block's certificate, where its model is here.",
+        ),
     ] = True,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Compute blocks that are not exact here again from their token ids.")
+        bool,
+        typer.Option(
+            "--rebuild", help="Compute blocks that are not exact here again from their token ids."
+        ),
     ] = False,
     model: Model = None,
     yes: Yes = False,
     library: LibraryPath = None,
     as_json: Json = False,
 ) -> None:
-    """Take in the blocks of a file that `taliesin export` wrote, and say what each is worth on this machine.
+    """Take in the blocks of a file that `taliesin export` wrote, and say what each is worth on this
+    machine.
 
     taliesin import handbook.tar --rebuild
 
-    Nothing enters unless every block of the file is intact. Then each block's recipe is compared with this machine's and
-    its certificate re-run: "exact here" is said only after that. A block from another instruction set or device is
-    "functional, not exact here"; --rebuild prefills it again from its token ids, proves it, and puts it in its place.
+    Nothing enters unless every block of the file is intact. Then each block's recipe is compared
+    with this machine's and its certificate re-run: "exact here" is said only after that. A block
+    from another instruction set or device is "functional, not exact here"; --rebuild prefills it
+    again from its token ids, proves it, and puts it in its place.
 
-    Exit codes: 0 done, and no block is known not to be exact here, 2 a name is taken by another block, 3 a block is not
-    exact here, or answered no, 10 no such file, 12 damaged, 13 no space, 20 not a bundle, 21 of a newer version.
+    Exit codes: 0 done, and no block is known not to be exact here, 2 a name is taken by another
+    block, 3 a block is not exact here, or answered no, 10 no such file, 12 damaged, 13 no space, 20
+    not a bundle, 21 of a newer version.
     """
     from taliesin.store.bundle import reading
 
@@ -368,7 +432,8 @@ def import_blocks(
         raise UsageError("--rebuild and --no-certify contradict each other")
     if replace and not confirm("Blocks here that have the same names are removed. Go on?", yes):
         raise typer.Exit(EXIT_NO)
-    with reading(bundle) as (_, members):  # what is no bundle, or was cut short, leaves no empty library behind
+    # what is no bundle, or was cut short, leaves no empty library behind
+    with reading(bundle) as (_, members):
         for _ in members:
             pass
     with _open(library, create=True) as store:
@@ -385,7 +450,9 @@ def import_blocks(
         console.emit_json("taliesin.import/1", fields)
     else:
         for line in added:
-            console.note(f"added {_label(line)}  {line.id[:12]}  {console.human_bytes(line.file_bytes)}")
+            console.note(
+                f"added {_label(line)}  {line.id[:12]}  {console.human_bytes(line.file_bytes)}"
+            )
         for name in report.present:
             console.note(f"{name} is here already")
         for proof in proofs:
@@ -397,7 +464,9 @@ def import_blocks(
 
 
 def _proofs(store: Library, names: Sequence[str], model: str | None, rebuild: bool) -> list[Proof]:
-    """What each block is worth here; with `rebuild` after those that are not exact were computed again."""
+    """What each block is worth here; with `rebuild` after those that are not exact were computed
+    again.
+    """
     from taliesin.prove.rebuild import Rebuilder
 
     worker = Rebuilder(store, model=model)
@@ -454,7 +523,9 @@ def unpin(names: Names, library: LibraryPath = None, as_json: Json = False) -> N
     _set_pinned(names, False, library, "taliesin.unpin/1", as_json)
 
 
-def _set_pinned(names: list[str], pinned: bool, library: Path | None, schema: str, as_json: bool) -> None:
+def _set_pinned(
+    names: list[str], pinned: bool, library: Path | None, schema: str, as_json: bool
+) -> None:
     with _open(library) as store:
         for name in names:
             store.info(name)  # all of them exist, or none is changed

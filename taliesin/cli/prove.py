@@ -1,4 +1,6 @@
-"""`taliesin verify|shift`: proof that a graft changes nothing, and what happens to one that is moved."""
+"""`taliesin verify|shift`: proof that a graft changes nothing, and what happens to one that is
+moved.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ commands = typer.Typer()
 
 Text = Annotated[
     str | None,
-    typer.Option("--text", help="A text file instead: it is saved in a library of its own first.", show_default=False),
+    typer.Option(
+        "--text",
+        help="A text file instead: it is saved in a library of its own first.",
+        show_default=False,
+    ),
 ]
 OptionalName = Annotated[str | None, typer.Argument(help="A name or id.", show_default=False)]
 
@@ -55,9 +61,13 @@ def _names(
     store: Library, name: str | None, everything: bool | None, text: str | None, model: str | None,
     threads: int | None, ubatch: int | None, gpu_layers: int,
 ) -> list[str]:  # fmt: skip
-    """The blocks meant: one name, all (None where the command has no --all), or those of a text that is saved first."""
+    """The blocks meant: one name, all (None where the command has no --all), or those of a text
+    that is saved first.
+    """
     if (name is not None) + bool(everything) + (text is not None) != 1:
-        raise UsageError("name one of: a block, " + ("" if everything is None else "--all, ") + "--text")
+        raise UsageError(
+            "name one of: a block, " + ("" if everything is None else "--all, ") + "--text"
+        )
     if text is not None:
         from taliesin.engine.embedded import Engine
         from taliesin.models import resolve as models
@@ -76,7 +86,9 @@ def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise UsageError(f"{option} takes whole numbers, comma-separated", expected="1,16,256", got=text) from error
+        raise UsageError(
+            f"{option} takes whole numbers, comma-separated", expected="1,16,256", got=text
+        ) from error
 
 
 @commands.command()
@@ -85,13 +97,24 @@ def verify(
     name: OptionalName = None,
     everything: Annotated[bool, typer.Option("--all", help="Every block of the library.")] = False,
     text: Text = None,
-    trials: Annotated[int, typer.Option("--trials", help="Times that each query is repeated.", min=1)] = 5,
-    samples: Annotated[int, typer.Option("--samples", help="Pairs of logits vectors in the statistics.", min=1)] = 50,
-    steps: Annotated[int, typer.Option("--steps", help="Greedy tokens after each query.", min=0)] = 16,
-    queries: Annotated[str, typer.Option("--queries", help="Query lengths in tokens, comma-separated.")] = "1,7,64,600",
+    trials: Annotated[
+        int, typer.Option("--trials", help="Times that each query is repeated.", min=1)
+    ] = 5,
+    samples: Annotated[
+        int, typer.Option("--samples", help="Pairs of logits vectors in the statistics.", min=1)
+    ] = 50,
+    steps: Annotated[
+        int, typer.Option("--steps", help="Greedy tokens after each query.", min=0)
+    ] = 16,
+    queries: Annotated[
+        str, typer.Option("--queries", help="Query lengths in tokens, comma-separated.")
+    ] = "1,7,64,600",
     sabotage: Annotated[
         str | None,
-        typer.Option(help="Break the graft on purpose: plain-swa, shift, bitflip or threads.", show_default=False),
+        typer.Option(
+            help="Break the graft on purpose: plain-swa, shift, bitflip or threads.",
+            show_default=False,
+        ),
     ] = None,
     model: Model = None,
     threads: Threads = None,
@@ -106,14 +129,14 @@ def verify(
 
     taliesin verify notes --trials 2
 
-    The reference is computed in one process, the graft in another after a decoy prompt; queries of 1, 7, 64 and 600
-    tokens, every logits vector hashed. --sabotage runs a graft that is broken on purpose: it must come out as not exact.
-    With --engine server the references are the server's own live and one-shot runs; HTTP gives no logits, so tokens and
-    log-probabilities are compared.
-    With --json one line a block.
+    The reference is computed in one process, the graft in another after a decoy prompt; queries of
+    1, 7, 64 and 600 tokens, every logits vector hashed. --sabotage runs a graft that is broken on
+    purpose: it must come out as not exact. With --engine server the references are the server's own
+    live and one-shot runs; HTTP gives no logits, so tokens and log-probabilities are compared. With
+    --json one line a block.
 
-    Exit codes: 0 every block is exact, 3 one is not, 2 usage, 10 no such block, 12 damaged, 22 other recipe, 30-34
-    engine or model.
+    Exit codes: 0 every block is exact, 3 one is not, 2 usage, 10 no such block, 12 damaged, 22
+    other recipe, 30-34 engine or model.
     """
     from taliesin.models import resolve as models
     from taliesin.prove.verify import Sabotage
@@ -130,7 +153,13 @@ def verify(
             if sabotage:
                 raise UsageError("--sabotage breaks grafts of the embedded engine only")
             if not servers.verify(
-                store, names, model=model, steps=steps, inexact=reach.url is not None, reach=reach, as_json=as_json
+                store,
+                names,
+                model=model,
+                steps=steps,
+                inexact=reach.url is not None,
+                reach=reach,
+                as_json=as_json,
             ):
                 raise typer.Exit(EXIT_NO)
             return
@@ -198,7 +227,9 @@ def _print_report(name: str, report: Report) -> None:
 def shift(
     name: OptionalName = None,
     text: Text = None,
-    by: Annotated[str, typer.Option("--by", help="Distances in positions, comma-separated.")] = "1,16,256",
+    by: Annotated[
+        str, typer.Option("--by", help="Distances in positions, comma-separated.")
+    ] = "1,16,256",
     n_queries: Annotated[int, typer.Option("--queries", help="Queries of 7 tokens.", min=1)] = 10,
     model: Model = None,
     gpu_layers: GpuLayers = 0,
@@ -209,9 +240,11 @@ def shift(
 
     taliesin shift notes --by 1,256
 
-    Shows why a block is exact only at its own token offset, and how much of the residual is the model's own rounding.
+    Shows why a block is exact only at its own token offset, and how much of the residual is the
+    model's own rounding.
 
-    Exit codes: 0 measured, 2 usage, 10 no such block, 12 damaged, 22 other recipe, 30-34 engine or model.
+    Exit codes: 0 measured, 2 usage, 10 no such block, 12 damaged, 22 other recipe, 30-34 engine or
+    model.
     """
     from taliesin.engine.embedded import Engine
     from taliesin.prove.shift import shift as run_shift
@@ -222,8 +255,12 @@ def shift(
         store = _library(stack, library, text)
         names = _names(store, name, None, text, model, None, None, gpu_layers)
         block = stack.enter_context(store.open(names[0]))
-        engine = stack.enter_context(Engine(model_for(block.header.recipe, model), gpu_layers=gpu_layers))
-        advance = stack.enter_context(console.progress("shift", n_queries * len(distances), "queries"))
+        engine = stack.enter_context(
+            Engine(model_for(block.header.recipe, model), gpu_layers=gpu_layers)
+        )
+        advance = stack.enter_context(
+            console.progress("shift", n_queries * len(distances), "queries")
+        )
         results = run_shift(engine, block, distances, n_queries, on_query=lambda: advance(1))
     if as_json:
         header = block.header

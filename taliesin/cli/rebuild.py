@@ -23,17 +23,29 @@ def rebuild(
     ] = None,
     max_seconds: Annotated[
         float | None,
-        typer.Option(min=0, help="Begin no block after that long; the next run goes on there.", show_default=False),
+        typer.Option(
+            min=0,
+            help="Begin no block after that long; the next run goes on there.",
+            show_default=False,
+        ),
     ] = None,
     thorough: Annotated[
-        bool, typer.Option("--thorough", help="Prove new blocks also as `taliesin verify --trials 1` does.")
+        bool,
+        typer.Option(
+            "--thorough", help="Prove new blocks also as `taliesin verify --trials 1` does."
+        ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be rebuilt; change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be rebuilt; change nothing.")
+    ] = False,
     model: Model = None,
     threads: Threads = None,
     ubatch: Ubatch = None,
     gpu_layers: Annotated[
-        int | None, typer.Option("--gpu-layers", help="Move blocks to so many layers on the GPU.", show_default=False)
+        int | None,
+        typer.Option(
+            "--gpu-layers", help="Move blocks to so many layers on the GPU.", show_default=False
+        ),
     ] = None,
     library: LibraryPath = None,
     as_json: Json = False,
@@ -42,21 +54,26 @@ def rebuild(
 
     taliesin rebuild --max-seconds 3600
 
-    The block whose proof is oldest comes first. One that does not hold any more (another engine version, model, thread
-    count, or damage) is prefilled again from its token ids, proved from disk, and only then put in the old one's place;
-    a kill at any moment loses nothing. --threads, --ubatch and --gpu-layers move blocks to other settings; --model
-    serves blocks whose own model is not in the catalogue. Blocks of llama-server are counted and left alone. Prints one
-    line, and a line on stderr for each block that could not be kept up.
+    The block whose proof is oldest comes first. One that does not hold any more (another engine
+    version, model, thread count, or damage) is prefilled again from its token ids, proved from
+    disk, and only then put in the old one's place; a kill at any moment loses nothing. --threads,
+    --ubatch and --gpu-layers move blocks to other settings; --model serves blocks whose own model
+    is not in the catalogue. Blocks of llama-server are counted and left alone. Prints one line, and
+    a line on stderr for each block that could not be kept up.
 
-    Exit codes: 0 all blocks hold, 3 a block failed and its old generation is in place, 4 --max-seconds came first, a
-    block was left because what it needs is not here, or --dry-run found work; 10 no library, 11 another rebuild is at
-    work, 13 no space, 30-34 engine or model.
+    Exit codes: 0 all blocks hold, 3 a block failed and its old generation is in place, 4
+    --max-seconds came first, a block was left because what it needs is not here, or --dry-run found
+    work; 10 no library, 11 another rebuild is at work, 13 no space, 30-34 engine or model.
     """
     from taliesin.prove.rebuild import Rebuilder
     from taliesin.store.library import Library
 
     with Library(library, create=False) as store:
-        total = len({line.id for line in store.list() if line.name is not None}) if not names else len(names)
+        total = (
+            len({line.id for line in store.list() if line.name is not None})
+            if not names
+            else len(names)
+        )
         with console.progress("rebuild", total, "blocks") as advance:
 
             def on_block(outcome: Outcome) -> None:
@@ -73,7 +90,8 @@ def rebuild(
             report = worker.run(names or None, max_seconds, on_block)
         if as_json:
             console.emit_json(
-                "taliesin.rebuild/1", {"library": str(store.path), "dry_run": dry_run, **report.as_dict()}
+                "taliesin.rebuild/1",
+                {"library": str(store.path), "dry_run": dry_run, **report.as_dict()},
             )
         else:
             console.out(summary(report))
@@ -85,7 +103,12 @@ def rebuild(
 
 def summary(report: Report) -> str:
     """One line: how many blocks, and what became of them."""
-    words = (("verified", "verified"), ("rebuilt", "rebuilt"), ("stale", "to be rebuilt"), ("left", "left"))
+    words = (
+        ("verified", "verified"),
+        ("rebuilt", "rebuilt"),
+        ("stale", "to be rebuilt"),
+        ("left", "left"),
+    )
     parts = [f"{report.count(status)} {word}" for status, word in words if report.count(status)]  # type: ignore[arg-type]
     if n_failed := report.count("failed"):
         parts.append(f"{n_failed} FAILED")

@@ -1,4 +1,6 @@
-"""`taliesin server start|stop|status`, `taliesin slotfile show|layout|export` and `taliesin serve`: llama-server and what it saves."""
+"""`taliesin server start|stop|status`, `taliesin slotfile show|layout|export` and `taliesin serve`:
+llama-server and what it saves.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,12 @@ if TYPE_CHECKING:
     from taliesin.store.library import Library, Policy
 
 commands = typer.Typer()
-server = typer.Typer(no_args_is_help=True, help="A llama-server with the options that exactness needs.")
-slotfile = typer.Typer(no_args_is_help=True, help="Files that llama-server leaves in --slot-save-path.")
+server = typer.Typer(
+    no_args_is_help=True, help="A llama-server with the options that exactness needs."
+)
+slotfile = typer.Typer(
+    no_args_is_help=True, help="Files that llama-server leaves in --slot-save-path."
+)
 
 _LOOK_SECONDS = 1.0  # between two looks at whether the served server lives
 
@@ -56,8 +62,11 @@ def options_of(settings: Settings, slots: int = 1, ctx: int = 4096, gpu_layers: 
     )  # fmt: skip
 
 
-def open_engine(stack: ExitStack, model: str | None, options: Options, reach: Reach) -> ServerEngine:
-    """The server to use, as an engine that closes with `stack`: the named one, the one that was started, or one for this command.
+def open_engine(
+    stack: ExitStack, model: str | None, options: Options, reach: Reach
+) -> ServerEngine:
+    """The server to use, as an engine that closes with `stack`: the named one, the one that was
+    started, or one for this command.
 
     Raises:
         UsageError: an address without its slot folder, or the started server has another model.
@@ -68,7 +77,9 @@ def open_engine(stack: ExitStack, model: str | None, options: Options, reach: Re
 
     if reach.url is not None:
         if reach.slot_folder is None:
-            raise UsageError("--server-url needs --slot-save-path: files reach a server through that folder")
+            raise UsageError(
+                "--server-url needs --slot-save-path: files reach a server through that folder"
+            )
         attached = servers.attach(reach.url, reach.slot_folder, reach.key)
         return stack.enter_context(ServerEngine(model or models.DEFAULT, server=attached))
     held = servers.running()
@@ -77,7 +88,10 @@ def open_engine(stack: ExitStack, model: str | None, options: Options, reach: Re
         held = stack.enter_context(servers.private(path, options, reach.binary))
     elif model is not None and models.resolve(model) != held.model:
         raise UsageError(
-            "the server that runs has another model", expected=model, got=held.model, hint="taliesin server stop"
+            "the server that runs has another model",
+            expected=model,
+            got=held.model,
+            hint="taliesin server stop",
         )
     return stack.enter_context(ServerEngine(str(held.model), server=held))
 
@@ -85,7 +99,9 @@ def open_engine(stack: ExitStack, model: str | None, options: Options, reach: Re
 def open_engine_for(
     stack: ExitStack, recipe: Mapping[str, Any], model: str, n_tokens: int, reach: Reach
 ) -> ServerEngine:
-    """As `open_engine`; a server that is started for this command computes as a block's recipe says, with room for `n_tokens`."""
+    """As `open_engine`; a server that is started for this command computes as a block's recipe
+    says, with room for `n_tokens`.
+    """
     from taliesin.server.backend import options_for
 
     return open_engine(stack, model, options_for(recipe, -(-(n_tokens + 1) // 1024) * 1024), reach)
@@ -99,9 +115,18 @@ def graft(
     header = block.header
     with ExitStack() as stack:
         # A token is at least a byte of the question, or nearly so.
-        room = len(header.tokens) + len(header.tail) + len(question.encode()) + len(header.after_query) + n_predict + 64
+        room = (
+            len(header.tokens)
+            + len(header.tail)
+            + len(question.encode())
+            + len(header.after_query)
+            + n_predict
+            + 64
+        )
         engine = open_engine_for(stack, header.recipe, model, room, reach)
-        put_back = engine.graft_block(block, library=store, policy=policy, inexact=inexact, certify=certify)
+        put_back = engine.graft_block(
+            block, library=store, policy=policy, inexact=inexact, certify=certify
+        )
         query = put_back.query(question)
         answer = put_back.complete(query, n_predict, sampling=sampling)
         url = engine.server.url
@@ -128,7 +153,14 @@ def graft(
 
 
 def verify(
-    store: Library, names: list[str], *, model: str | None, steps: int, inexact: bool, reach: Reach, as_json: bool
+    store: Library,
+    names: list[str],
+    *,
+    model: str | None,
+    steps: int,
+    inexact: bool,
+    reach: Reach,
+    as_json: bool,
 ) -> bool:
     """What `taliesin verify --engine server` does and prints; whether every block is exact."""
     from taliesin.server.backend import VERIFY_LENGTHS
@@ -136,17 +168,23 @@ def verify(
     exact = True
     for each in names:
         with store.open(each) as block, ExitStack() as stack:
-            advance = stack.enter_context(console.progress("verify", len(VERIFY_LENGTHS), "queries"))
+            advance = stack.enter_context(
+                console.progress("verify", len(VERIFY_LENGTHS), "queries")
+            )
 
             def on_row(_row: Row, advance: Callable[[float], None] = advance) -> None:
                 advance(1)
 
             room = len(block.header.tokens) + max(VERIFY_LENGTHS) + steps
-            engine = open_engine_for(stack, block.header.recipe, model_for(block.header.recipe, model), room, reach)
+            engine = open_engine_for(
+                stack, block.header.recipe, model_for(block.header.recipe, model), room, reach
+            )
             report = engine.verify_block(block, steps=steps, inexact=inexact, on_row=on_row)
         exact = exact and report.exact
         if as_json:
-            console.emit_json("taliesin.verify/1", {"name": each, "engine": "server", **report.as_dict()})
+            console.emit_json(
+                "taliesin.verify/1", {"name": each, "engine": "server", **report.as_dict()}
+            )
             continue
         console.out(f"{each}: {report.n_tokens} tokens, on llama-server, {steps} steps a query")
         console.out(
@@ -163,7 +201,9 @@ def verify(
             f"({report.fresh_seconds / report.graft_seconds:.1f}x)"
         )
         reasons = f" ({'; '.join(report.inexact)})" if report.inexact else ""
-        console.out(f"{'EXACT' if report.exact else 'NOT EXACT'}{reasons}: {report.level}; promised: {report.promise}")
+        console.out(
+            f"{'EXACT' if report.exact else 'NOT EXACT'}{reasons}: {report.level}; promised: {report.promise}"
+        )
     return exact
 
 
@@ -196,7 +236,9 @@ def _print(held: Server) -> None:
     console.out(f"key: {fields['key_file']}; log: {fields['log']}")
     for slot in fields["slots"]:
         if slot["block"]:
-            console.out(f"slot {slot['slot']}: block {slot['block'][:12]}, {slot['n_tokens']} tokens")
+            console.out(
+                f"slot {slot['slot']}: block {slot['block'][:12]}, {slot['n_tokens']} tokens"
+            )
 
 
 @server.command()
@@ -208,23 +250,29 @@ def start(
     ubatch: Ubatch = None,
     gpu_layers: GpuLayers = 0,
     port: Annotated[int, typer.Option("--port", help="0 takes a free one.", min=0, max=65535)] = 0,
-    swa_full: Annotated[bool, typer.Option("--swa-full", help="Window layers keep every position.")] = False,
+    swa_full: Annotated[
+        bool, typer.Option("--swa-full", help="Window layers keep every position.")
+    ] = False,
     binary: ServerBin = None,
     as_json: Json = False,
 ) -> None:
-    """Start a llama-server on 127.0.0.1 and wait until it is healthy; it stays until `taliesin server stop`.
+    """Start a llama-server on 127.0.0.1 and wait until it is healthy; it stays until `taliesin
+    server stop`.
 
     taliesin server start --model gemma3-270m --slots 4
 
-    Its options are the ones that were measured exact, and are printed. Its slot files lie in a private folder, and it asks
-    for the key in the key file. A second start with the same options finds the first.
+    Its options are the ones that were measured exact, and are printed. Its slot files lie in a
+    private folder, and it asks for the key in the key file. A second start with the same options
+    finds the first.
 
     Exit codes: 0 it runs, 2 another one runs, 30 no llama-server, 31 model, 35 it does not start.
     """
     from taliesin.models import resolve as models
     from taliesin.server import process as servers
 
-    options = replace(options_of(default_settings(threads, ubatch), slots, ctx, gpu_layers), swa_full=swa_full)
+    options = replace(
+        options_of(default_settings(threads, ubatch), slots, ctx, gpu_layers), swa_full=swa_full
+    )
     held = servers.start(models.resolve(model or models.DEFAULT), options, binary=binary, port=port)
     if as_json:
         console.emit_json("taliesin.server.start/1", _fields(held))
@@ -253,7 +301,8 @@ def stop(as_json: Json = False) -> None:
 
 @server.command()
 def status(as_json: Json = False) -> None:
-    """Show the server that `taliesin server start` made: address, options, and which slot holds which block.
+    """Show the server that `taliesin server start` made: address, options, and which slot holds
+    which block.
 
     taliesin server status
 
@@ -264,7 +313,9 @@ def status(as_json: Json = False) -> None:
     held = servers.running()
     healthy = held is not None and held.client.healthy()
     if as_json:
-        console.emit_json("taliesin.server.status/1", {"running": healthy, **(_fields(held) if held else {})})
+        console.emit_json(
+            "taliesin.server.status/1", {"running": healthy, **(_fields(held) if held else {})}
+        )
     elif held is None:
         console.note("no server is running; try: taliesin server start")
     else:
@@ -277,7 +328,8 @@ def status(as_json: Json = False) -> None:
 
 @slotfile.command()
 def show(
-    path: Annotated[Path, typer.Argument(help="A file of --slot-save-path.", show_default=False)], as_json: Json = False
+    path: Annotated[Path, typer.Argument(help="A file of --slot-save-path.", show_default=False)],
+    as_json: Json = False,
 ) -> None:
     """Show what a slot file holds, and whether a stock server will reuse it.
 
@@ -285,7 +337,8 @@ def show(
 
     Needs no model and no library. The window's width is read off the cells.
 
-    Exit codes: 0 done, 10 no such file, 20-21 not a whole slot file of this build, 34 with images or audio.
+    Exit codes: 0 done, 10 no such file, 20-21 not a whole slot file of this build, 34 with images
+    or audio.
     """
     from taliesin.state import slotfile as files
 
@@ -313,7 +366,9 @@ def show(
     if as_json:
         console.emit_json("taliesin.slotfile.show/1", fields)
         return
-    console.out(f"{path}: {console.human_bytes(len(found.data))}, {len(found.tokens)} tokens, from slot {found.seq_id}")
+    console.out(
+        f"{path}: {console.human_bytes(len(found.data))}, {len(found.tokens)} tokens, from slot {found.seq_id}"
+    )
     console.out(
         f"streams: {found.n_stream}; window: {found.window or ('not shown' if short else 'none')}; "
         f"laid out: {'yes' if found.laid_out else 'no'}"
@@ -335,30 +390,44 @@ def show(
 @slotfile.command()
 def layout(
     path: Annotated[Path, typer.Argument(help="A file of --slot-save-path.", show_default=False)],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file to write.", show_default=False)
+    ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Replace the file.")] = False,
-    ubatch: Annotated[int, typer.Option("--ubatch", help="--ubatch-size of the server.", min=1)] = 512,
-    ctx: Annotated[int, typer.Option("--ctx", help="Tokens of one slot of the server.", min=256)] = 4096,
+    ubatch: Annotated[
+        int, typer.Option("--ubatch", help="--ubatch-size of the server.", min=1)
+    ] = 512,
+    ctx: Annotated[
+        int, typer.Option("--ctx", help="Tokens of one slot of the server.", min=256)
+    ] = 4096,
     parallel: Annotated[
         int | None,
         typer.Option(
-            "--parallel", help="Slots of the server that restores it; as in the file.", min=1, show_default=False
+            "--parallel",
+            help="Slots of the server that restores it; as in the file.",
+            min=1,
+            show_default=False,
         ),
     ] = None,
     kv_unified: Annotated[
         bool, typer.Option("--kv-unified", help="The slots share one cache; needs --parallel.")
     ] = False,
-    swa_full: Annotated[bool, typer.Option("--swa-full", help="The server runs with --swa-full.")] = False,
+    swa_full: Annotated[
+        bool, typer.Option("--swa-full", help="The server runs with --swa-full.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Lay a slot file out anew, so that a stock llama-server without --swa-full reuses it in full, bit for bit.
+    """Lay a slot file out anew, so that a stock llama-server without --swa-full reuses it in full,
+    bit for bit.
 
     taliesin slotfile layout slots/chat.bin --out slots/chat.ring.bin
 
-    For models with sliding-window layers. The options are those of the server that saved it. With --kv-unified and several
+    For models with sliding-window layers. The options are those of the server that saved it. With
+    --kv-unified and several
     slots the file is reused, but what other slots hold changes the sums: not exact.
 
-    Exit codes: 0 written, 2 nothing to lay out, 10 no such file, 20-21 not a whole slot file of this build.
+    Exit codes: 0 written, 2 nothing to lay out, 10 no such file, 20-21 not a whole slot file of
+    this build.
     """
     from taliesin.state import slotfile as files
 
@@ -375,7 +444,12 @@ def layout(
     if not target.parent.is_dir():
         raise UsageError("no such folder", where=target.parent)
     files.write(target, image)
-    fields = {"path": str(target), "bytes": len(image), "n_tokens": len(found.tokens), "window": found.window}
+    fields = {
+        "path": str(target),
+        "bytes": len(image),
+        "n_tokens": len(found.tokens),
+        "window": found.window,
+    }
     if as_json:
         console.emit_json("taliesin.slotfile.layout/1", fields)
     else:
@@ -385,8 +459,12 @@ def layout(
 @slotfile.command()
 def export(
     name: BlockName,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.", show_default=False)],
-    parallel: Annotated[int, typer.Option("--parallel", help="Slots of the server that restores it.", min=1)] = 1,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The file to write.", show_default=False)
+    ],
+    parallel: Annotated[
+        int, typer.Option("--parallel", help="Slots of the server that restores it.", min=1)
+    ] = 1,
     library: LibraryPath = None,
     as_json: Json = False,
 ) -> None:
@@ -394,8 +472,9 @@ def export(
 
     taliesin slotfile export notes --out slots/notes.bin --parallel 4
 
-    Restore it with POST /slots/{id}?action=restore and send prompts that begin with the block's token ids to that slot. The
-    server must compute as the block's recipe says (taliesin show): --ubatch-size, --threads, --flash-attn on, --cache-ram 0.
+    Restore it with POST /slots/{id}?action=restore and send prompts that begin with the block's
+    token ids to that slot. The server must compute as the block's recipe says (taliesin show):
+    --ubatch-size, --threads, --flash-attn on, --cache-ram 0.
 
     Exit codes: 0 written, 2 usage, 10 no such block, 12 damaged, 20-21 format.
     """
@@ -410,7 +489,9 @@ def export(
         payload = memoryview(mmap.mmap(-1, block.payload_bytes))
         block.read_into([(0, payload)], verify=True)
         header = block.header
-        window, ring = (int(header.recipe.get(field) or 0) for field in ("window", "window_ring_cells"))
+        window, ring = (
+            int(header.recipe.get(field) or 0) for field in ("window", "window_ring_cells")
+        )
         image = files.lay_out(payload, header.tokens, window, ring, parallel)
     files.write(out, image)
     if as_json:
@@ -429,13 +510,24 @@ def export(
 @grouped
 def serve(
     model: Model = None,
-    host: Annotated[str, typer.Option("--host", help="Beyond this machine only with a key.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="0 takes a free one.", min=0, max=65535)] = 8089,
+    host: Annotated[
+        str, typer.Option("--host", help="Beyond this machine only with a key.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", help="0 takes a free one.", min=0, max=65535)
+    ] = 8089,
     api_key: Annotated[
         str | None,
-        typer.Option("--api-key", envvar="TALIESIN_API_KEY", help="What clients must send.", show_default=False),
+        typer.Option(
+            "--api-key",
+            envvar="TALIESIN_API_KEY",
+            help="What clients must send.",
+            show_default=False,
+        ),
     ] = None,
-    max_body: Annotated[int, typer.Option("--max-body", help="Largest request, in bytes.", min=1024)] = 16 << 20,
+    max_body: Annotated[
+        int, typer.Option("--max-body", help="Largest request, in bytes.", min=1024)
+    ] = 16 << 20,
     slots: Slots = 4,
     ctx: Ctx = 4096,
     threads: Threads = None,
@@ -445,16 +537,18 @@ def serve(
     library: LibraryPath = None,
     as_json: Json = False,
 ) -> None:
-    """Serve an OpenAI-compatible API that grafts blocks: chat completions, completions, models, streaming.
+    """Serve an OpenAI-compatible API that grafts blocks: chat completions, completions, models,
+    streaming.
 
     taliesin serve --model gemma3-270m --port 8089
 
-    The longest block of the library that is a token prefix of a request is grafted, or the one named in the request's
-    `taliesin_block`; everything else passes through. Response headers X-Taliesin-Block, -Tokens-Skipped and -Proof say what
-    was done. The address is printed on stdout; Ctrl-C ends it, and the llama-server that it started.
+    The longest block of the library that is a token prefix of a request is grafted, or the one
+    named in the request's `taliesin_block`; everything else passes through. Response headers
+    X-Taliesin-Block, -Tokens-Skipped and -Proof say what was done. The address is printed on
+    stdout; Ctrl-C ends it, and the llama-server that it started.
 
-    Exit codes: 2 usage, 22 the server's options are not exact, 30-35 engine, model or server, 35 also when the llama-server ends
-    while it serves; 130 ended with Ctrl-C, 143 with a signal.
+    Exit codes: 2 usage, 22 the server's options are not exact, 30-35 engine, model or server, 35
+    also when the llama-server ends while it serves; 130 ended with Ctrl-C, 143 with a signal.
     """
     import threading
 
@@ -466,7 +560,9 @@ def serve(
         engine = open_engine(stack, model, options, reach)
         if engine.inexact:
             console.warn("no graft: " + "; ".join(engine.inexact))
-        front = FrontServer(Front(engine, library, engine.model.path.stem), host, port, api_key, max_body)
+        front = FrontServer(
+            Front(engine, library, engine.model.path.stem), host, port, api_key, max_body
+        )
         stack.callback(front.server_close)
         if as_json:
             fields = {"url": front.url, "model": engine.model.path.name, "inexact": engine.inexact}

@@ -1,7 +1,8 @@
 """`Engine`: one loaded model that saves texts as blocks, grafts blocks, and generates after them.
 
-The Python API behind the command line. An Engine keeps one context and empties it between uses (measured equal to a new one); a
-graft is therefore valid until the Engine is used for something else.
+The Python API behind the command line. An Engine keeps one context and empties it between uses
+(measured equal to a new one); a graft is therefore valid until the Engine is used for something
+else.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ _RESERVE = 1024  # tokens of the model's context kept free beside a block by def
 
 
 class Saved(NamedTuple):
-    """One block that `Engine.save` stored. Seconds are wall time; `save_seconds` is writing to disk."""
+    """One block that `Engine.save` stored. Seconds are wall time; `save_seconds` is writing to
+    disk.
+    """
 
     info: BlockInfo
     header: BlockHeader
@@ -69,7 +72,8 @@ class Saved(NamedTuple):
 class Prefilled(NamedTuple):
     """A block that was computed and not stored yet: what its header says, and `state`, its payload.
 
-    tokens: (n_tokens,) int32; tail: (n_tail,) int32; seconds are wall time; extra: more keys of the meta object.
+    tokens: (n_tokens,) int32; tail: (n_tail,) int32; seconds are wall time; extra: more keys of the
+    meta object.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -94,10 +98,11 @@ class Step(NamedTuple):
 class Grafted:
     """A block in a context: the Engine's own, or one that was given for it.
 
-    Asked several times, it first makes the context hold exactly the block again, whatever was done in it meanwhile.
+    Asked several times, it first makes the context hold exactly the block again, whatever was done
+    in it meanwhile.
 
-    `differences` is empty for an exact graft; with `inexact=True` it lists what differs and `label` says so. `certified` tells
-    whether the block's certificate was re-run here and held.
+    `differences` is empty for an exact graft; with `inexact=True` it lists what differs and `label`
+    says so. `certified` tells whether the block's certificate was re-run here and held.
     """
 
     engine: Engine
@@ -124,13 +129,18 @@ class Grafted:
         return self.source()
 
     def put_back(self) -> bool:
-        """Make the context hold exactly the block again; False if its state had to be applied anew for that.
+        """Make the context hold exactly the block again; False if its state had to be applied anew
+        for that.
 
         Raises:
             DecodeError: the context was closed for a block of another size or recipe: graft again.
         """
         if self.context.closed:
-            raise DecodeError("the block's context is closed", where=self.header.title, hint="graft the block again")
+            raise DecodeError(
+                "the block's context is closed",
+                where=self.header.title,
+                hint="graft the block again",
+            )
         in_place = True
         if self.context.n_cleared != self._n_cleared:  # something else was put there
             in_place = False
@@ -153,7 +163,9 @@ class Grafted:
         return "exact: same recipe" + (", certificate re-checked" if self.certified else "")
 
     def query(self, question: str) -> list[int]:
-        """Ids that follow the block for a question: the block's tail, the question, and the chat template's end."""
+        """Ids that follow the block for a question: the block's tail, the question, and the chat
+        template's end.
+        """
         return [
             *self.header.tail.tolist(),
             *self.engine.model.tokenize(question, special=False),
@@ -164,14 +176,16 @@ class Grafted:
         """Ids of a whole prompt that follow the block, for `prefill`.
 
         Raises:
-            UsageError: the prompt does not begin with the block's ids, or is no longer than they are. A block that was routed
-                wrongly is stopped here: what it holds was never in that prompt.
+            UsageError: the prompt does not begin with the block's ids, or is no longer than they
+                are. A block that was routed wrongly is stopped here: what it holds was never in
+                that prompt.
         """
         tokens = self.header.tokens
         n = len(tokens)
         if len(prompt) <= n or not np.array_equal(np.asarray(prompt[:n], np.int64), tokens):
             common = next(
-                (i for i, (a, b) in enumerate(zip(prompt, tokens, strict=False)) if a != b), min(len(prompt), n)
+                (i for i, (a, b) in enumerate(zip(prompt, tokens, strict=False)) if a != b),
+                min(len(prompt), n),
             )
             raise UsageError(
                 "the block is no prefix of this prompt",
@@ -182,13 +196,16 @@ class Grafted:
         return list(prompt[n:])
 
     def prefill(self, query: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Logits after the block and `query` (ids), shape (n_vocab,) float32. Puts the block back first (`put_back`).
+        """Logits after the block and `query` (ids), shape (n_vocab,) float32. Puts the block back
+        first (`put_back`).
 
         Raises:
             DecodeError: `query` is empty: at least one token must be computed after a graft.
         """
         if not query:
-            raise DecodeError("the prompt adds no token after the block", expected="at least one", got="none")
+            raise DecodeError(
+                "the prompt adds no token after the block", expected="at least one", got="none"
+            )
         self.put_back()
         started = time.perf_counter()
         logits = self.context.decode(query, len(self.header.tokens))
@@ -197,12 +214,16 @@ class Grafted:
         self.prompt_tokens = len(query)
         return logits
 
-    def generate(self, question: str, n_predict: int = 128, sampling: Sampling | None = None) -> Iterator[Step]:
+    def generate(
+        self, question: str, n_predict: int = 128, sampling: Sampling | None = None
+    ) -> Iterator[Step]:
         """Tokens that answer `question`, until a stop token, `n_predict` or the end of the context."""
         query = self.query(question)
         self.prefill(query)
         position = len(self.header.tokens) + len(query)
-        yield from self.engine.continue_from(self.context, position, n_predict, sampling, frozenset(self.header.stop))
+        yield from self.engine.continue_from(
+            self.context, position, n_predict, sampling, frozenset(self.header.stop)
+        )
 
 
 @dataclass
@@ -211,7 +232,8 @@ class Engine:
 
     Args:
         model: a catalogue name or the path of a GGUF file.
-        settings: how contexts compute when nothing else says so; a graft follows its block's recipe instead.
+        settings: how contexts compute when nothing else says so; a graft follows its block's recipe
+        instead.
         gpu_layers: layers on the GPU (-1: all).
 
     Raises:
@@ -231,7 +253,7 @@ class Engine:
         self.model_sha256 = models.file_sha256(path)
         self.model = llama.Model(path, self.gpu_layers)
 
-    # -- saving --------------------------------------------------------------------------------------------------------
+    # -- saving ------------------------------------------------------------------------------------
 
     def save(
         self,
@@ -246,10 +268,12 @@ class Engine:
         replace_existing: bool = False,
         on_block: Callable[[int, int], None] = lambda _done, _count: None,
     ) -> list[Saved]:
-        """Store `text` as one block under `name`, or as `name#1`, `name#2`, ... where it does not fit in one.
+        """Store `text` as one block under `name`, or as `name#1`, `name#2`, ... where it does not
+        fit in one.
 
-        `align` "auto" cuts texts of at least `LONG` x n_ubatch tokens at the last multiple of n_ubatch, so that the graft equals the
-        one-shot prompt; the ids behind the cut are kept as `tail` and prefilled with the query. Other texts are stored whole.
+        `align` "auto" cuts texts of at least `LONG` x n_ubatch tokens at the last multiple of
+        n_ubatch, so that the graft equals the one-shot prompt; the ids behind the cut are kept as
+        `tail` and prefilled with the query. Other texts are stored whole.
 
         Raises:
             UsageError: empty text, a name that is taken, or a block size out of range.
@@ -262,14 +286,18 @@ class Engine:
         smallest = len(shape.before) + len(shape.between) + 16
         if not smallest <= limit <= self.model.n_ctx_train:
             raise UsageError(
-                "the block size is out of range", expected=f"{smallest}..{self.model.n_ctx_train} tokens", got=limit
+                "the block size is out of range",
+                expected=f"{smallest}..{self.model.n_ctx_train} tokens",
+                got=limit,
             )
         if align == "aligned" or (align == "auto" and limit >= LONG * self.settings.n_ubatch):
             limit = max(limit - limit % self.settings.n_ubatch, smallest)
         parts = prompt.document_parts(self.model, shape, text, limit)
         data = text.encode("utf-8", "surrogatepass")
         source = Source(hashlib.sha256(data).hexdigest(), len(data))
-        titles = title or next((line.strip()[:80] for line in text.splitlines() if line.strip()), name)
+        titles = title or next(
+            (line.strip()[:80] for line in text.splitlines() if line.strip()), name
+        )
         saved = []
         for index, ids in enumerate(parts):
             is_only = len(parts) == 1
@@ -328,8 +356,11 @@ class Engine:
         done = time.perf_counter()
         return Saved(info, header, block.prefill_seconds, block.state_seconds, done - writing)
 
-    def compute(self, tokens: Sequence[int], *, align: Align = "auto", settings: Settings | None = None) -> Prefilled:
-        """Prefill `tokens` from position 0 under `settings` (the Engine's own if not given); cut as in `save`.
+    def compute(
+        self, tokens: Sequence[int], *, align: Align = "auto", settings: Settings | None = None
+    ) -> Prefilled:
+        """Prefill `tokens` from position 0 under `settings` (the Engine's own if not given); cut as
+        in `save`.
 
         Raises:
             UsageError: "aligned", and there are fewer tokens than n_ubatch.
@@ -345,8 +376,11 @@ class Engine:
         prefilled = time.perf_counter()
         state = context.state()
         stated = time.perf_counter()
-        parsed = seqstate.parse(lambda at, size: bytes(state[at : at + size]), len(state), context.n_parts)
-        placement.check(parsed, cut, self.model.window, context.ring)  # never store what could not be put back
+        parsed = seqstate.parse(
+            lambda at, size: bytes(state[at : at + size]), len(state), context.n_parts
+        )
+        # never store what could not be put back
+        placement.check(parsed, cut, self.model.window, context.ring)
         return Prefilled(
             tokens=ids[:cut],
             tail=ids[cut:],
@@ -358,13 +392,17 @@ class Engine:
             state_seconds=stated - prefilled,
         )
 
-    # -- grafting ------------------------------------------------------------------------------------------------------
+    # -- grafting ----------------------------------------------------------------------------------
 
     def prepare(self, context: llama.Context, block: BlockFile, *, verify: bool) -> graft.Prepared:
-        """`graft.prepare`; for a GPU into page-locked memory that is used again, and with every core: one alone is slower than the GPU."""
+        """`graft.prepare`; for a GPU into page-locked memory that is used again, and with every
+        core: one alone is slower than the GPU.
+        """
         if self.staging is None:
             return graft.prepare(context, block, verify=verify, threads=context.settings.n_threads)
-        return graft.prepare(context, block, verify=verify, threads=usable_cores(), staging=self.staging)
+        return graft.prepare(
+            context, block, verify=verify, threads=usable_cores(), staging=self.staging
+        )
 
     def graft(
         self,
@@ -382,12 +420,16 @@ class Engine:
         """Put a block into this Engine's context under its own recipe.
 
         Args:
-            library: where `policy` keeps which files were hashed; without one the payload is always hashed.
-            overrides: settings that differ from the block's recipe on purpose; refused unless `inexact`.
-            certify: re-run the certificate; done by itself where the evidence (CPU, libraries, driver) differs.
+            library: where `policy` keeps which files were hashed; without one the payload is always
+            hashed.
+            overrides: settings that differ from the block's recipe on purpose; refused unless
+            `inexact`.
+            certify: re-run the certificate; done by itself where the evidence (CPU, libraries,
+            driver) differs.
             n_extra: room for tokens after the block.
             context: put it there instead (a context made by `new_context` for this block).
-            prepared: its state, if `graft.prepare` made it before; the file's payload is then not read, and `block` may be closed.
+            prepared: its state, if `graft.prepare` made it before; the file's payload is then not
+            read, and `block` may be closed.
 
         Raises:
             RecipeMismatch: this engine would not have computed the block.
@@ -397,7 +439,8 @@ class Engine:
         header = block.header
         recipe = header.recipe
         if recipe.get("engine") == "llama-server":
-            from taliesin.server.process import embedded_recipe  # an HTTP client, which few grafts need
+            # an HTTP client, which few grafts need
+            from taliesin.server.process import embedded_recipe
 
             recipe = embedded_recipe(recipe)
         settings = settings_of(recipe, block.path, overrides or {})
@@ -409,7 +452,9 @@ class Engine:
                 where=block.path,
             )
         if context is None:
-            context = self.context(settings, len(header.tokens) + max(n_extra, certificate.POSITIONS))
+            context = self.context(
+                settings, len(header.tokens) + max(n_extra, certificate.POSITIONS)
+            )
         here = self.recipe(context)
         differences = fingerprint.require(recipe, here, where=block.path, inexact=inexact)
         evidence = fingerprint.evidence_differences(recipe, here)
@@ -431,19 +476,31 @@ class Engine:
             certified = True
         certify_seconds = time.perf_counter() - proving
         read_seconds = 0.0 if given else prepared.read_seconds
-        restored = graft.Restored(len(header.tokens), block.payload_bytes, prepared.nbytes, read_seconds, place_seconds)
+        restored = graft.Restored(
+            len(header.tokens), block.payload_bytes, prepared.nbytes, read_seconds, place_seconds
+        )
         applied = prepared
         return Grafted(
-            self, header, restored, differences, evidence, certified, certify_seconds, lambda: applied, context
+            self,
+            header,
+            restored,
+            differences,
+            evidence,
+            certified,
+            certify_seconds,
+            lambda: applied,
+            context,
         )
 
     def verify(self, block: BlockFile, **options: Any) -> Report:
-        """Compare grafts of a block with fresh recomputes in other processes: `taliesin.verify.verify` on this model."""
+        """Compare grafts of a block with fresh recomputes in other processes:
+        `taliesin.verify.verify` on this model.
+        """
         from taliesin.prove import verify
 
         return verify.verify(block, self.model.path, gpu_layers=self.gpu_layers, **options)
 
-    # -- computing -----------------------------------------------------------------------------------------------------
+    # -- computing ---------------------------------------------------------------------------------
 
     def context(self, settings: Settings, n_tokens: int) -> llama.Context:
         """This Engine's context, empty, computing as `settings` say, with room for `n_tokens`."""
@@ -461,7 +518,10 @@ class Engine:
 
     def new_context(self, settings: Settings, n_tokens: int) -> llama.Context:
         """A context of the caller's own, to be closed before the Engine is."""
-        n_ctx = max(-(-n_tokens // _CONTEXT_STEP) * _CONTEXT_STEP, settings.n_ctx if settings is self.settings else 0)
+        n_ctx = max(
+            -(-n_tokens // _CONTEXT_STEP) * _CONTEXT_STEP,
+            settings.n_ctx if settings is self.settings else 0,
+        )
         return llama.Context(self.model, replace(settings, n_ctx=n_ctx))
 
     def recipe(self, context: llama.Context) -> Recipe:

@@ -1,7 +1,8 @@
 """Putting a block back: from its file into an empty context, checked on the way.
 
-Order matters and is fixed: parse the state's structure, plan, allocate, read and hash, compare, and only then touch llama.cpp. A
-damaged byte is refused while the context is still empty, so nothing has to be repaired afterwards.
+Order matters and is fixed: parse the state's structure, plan, allocate, read and hash, compare, and
+only then touch llama.cpp. A damaged byte is refused while the context is still empty, so nothing
+has to be repaired afterwards.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ Piece = tuple[int, memoryview]
 
 
 class Restored(NamedTuple):
-    """What a restore did. Seconds are wall time; `written_bytes` counts the filler that `read_bytes` does not."""
+    """What a restore did. Seconds are wall time; `written_bytes` counts the filler that
+    `read_bytes` does not.
+    """
 
     n_tokens: int
     read_bytes: int
@@ -54,15 +57,22 @@ class Prepared:
 
 
 def prepare(
-    context: Context, block: BlockFile, *, verify: bool, threads: int = 2, staging: Staging | None = None
+    context: Context,
+    block: BlockFile,
+    *,
+    verify: bool,
+    threads: int = 2,
+    staging: Staging | None = None,
 ) -> Prepared:
-    """Read a block's state into the buffers that llama.cpp will be given; `verify` checks every chunk's SHA-256.
+    """Read a block's state into the buffers that llama.cpp will be given; `verify` checks every
+    chunk's SHA-256.
 
-    The payload goes straight from the file to its place in the memory that `staging` lends and locks, without it in memory of its
-    own.
+    The payload goes straight from the file to its place in the memory that `staging` lends and
+    locks, without it in memory of its own.
 
     Raises:
-        FormatError: the payload is not a state of the supported layout, or its cells are not those of a fresh run.
+        FormatError: the payload is not a state of the supported layout, or its cells are not those
+        of a fresh run.
         StoreDamaged: a chunk's hash differs, or the file changed while it was read.
     """
     started = time.perf_counter()
@@ -81,30 +91,45 @@ def prepare(
     block.read_into(pieces, verify=verify, threads=threads)
     _require_same_structure(block, state, pieces)
     if staging:
-        staging.lock(memory)  # now, not before: many threads have touched the pages, which locking would do with one
+        # now, not before: many threads have touched the pages, which locking would do with one
+        staging.lock(memory)
     return Prepared(n_tokens, steps, memory, buffers, time.perf_counter() - started)
 
 
 def _memory(
     restores: list[placement.Restore], take: Callable[[int, Sequence[Range]], memoryview]
 ) -> tuple[memoryview, list[memoryview]]:
-    """Memory for all the states, and the page-aligned part of it that is each one's; zero where no byte of the block goes."""
+    """Memory for all the states, and the page-aligned part of it that is each one's; zero where no
+    byte of the block goes.
+    """
     starts, end = [], 0
     for step in restores:
         starts.append(end)
         end += -(-step.n_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    filler = [(at + a, at + b) for at, step in zip(starts, restores, strict=True) for a, b in step.filler()]
+    filler = [
+        (at + a, at + b)
+        for at, step in zip(starts, restores, strict=True)
+        for a, b in step.filler()
+    ]
     memory = take(end, filler)
-    return memory, [memory[at : at + step.n_bytes] for at, step in zip(starts, restores, strict=True)]
+    return memory, [
+        memory[at : at + step.n_bytes] for at, step in zip(starts, restores, strict=True)
+    ]
 
 
-def _pieces(restores: list[placement.Restore], buffers: list[memoryview], n_bytes: int) -> list[Piece]:
-    """Where each byte of the payload goes, in payload order; bytes that the plan makes itself go to scratch memory."""
+def _pieces(
+    restores: list[placement.Restore], buffers: list[memoryview], n_bytes: int
+) -> list[Piece]:
+    """Where each byte of the payload goes, in payload order; bytes that the plan makes itself go to
+    scratch memory.
+    """
     wanted: list[Piece] = []
     for step, buffer in zip(restores, buffers, strict=True):
         for target, data in step.literals:
             buffer[target : target + len(data)] = data
-        wanted += [(copy.source, buffer[copy.target : copy.target + copy.size]) for copy in step.copies]
+        wanted += [
+            (copy.source, buffer[copy.target : copy.target + copy.size]) for copy in step.copies
+        ]
     wanted.sort(key=lambda piece: piece[0])
     pieces: list[Piece] = []
     end = 0
@@ -117,20 +142,26 @@ def _pieces(restores: list[placement.Restore], buffers: list[memoryview], n_byte
     return pieces
 
 
-def _require_same_structure(block: BlockFile, state: seqstate.SequenceState, pieces: list[Piece]) -> None:
+def _require_same_structure(
+    block: BlockFile, state: seqstate.SequenceState, pieces: list[Piece]
+) -> None:
     """What was hashed must be what was planned from: the structure was read once before."""
     starts = [start for start, _ in pieces]
     for offset, data in state.structure:
         start, view = pieces[bisect.bisect_right(starts, offset) - 1]
         if view[offset - start : offset - start + len(data)] != data:
-            raise StoreDamaged("the block changed while it was read", where=f"{block.path}, payload byte {offset}")
+            raise StoreDamaged(
+                "the block changed while it was read", where=f"{block.path}, payload byte {offset}"
+            )
 
 
 def apply(context: Context, prepared: Prepared) -> float:
-    """Hand a prepared state to an empty context; seconds taken. The context then is as a fresh prefill left it.
+    """Hand a prepared state to an empty context; seconds taken. The context then is as a fresh
+    prefill left it.
 
     Raises:
-        DecodeError: llama.cpp refused a step, or does not hold afterwards what it should. The context is empty then.
+        DecodeError: llama.cpp refused a step, or does not hold afterwards what it should. The
+        context is empty then.
     """
     context.clear()
     started = time.perf_counter()
@@ -152,17 +183,20 @@ def apply(context: Context, prepared: Prepared) -> float:
 def roll_back(context: Context, n_tokens: int) -> bool:
     """Take away, in place, what was decoded after a block; no cell is copied.
 
-    False, and nothing is changed, where that would not leave the context as a fresh prefill left it (`placement.rolls_back`):
-    then the block must be applied again.
+    False, and nothing is changed, where that would not leave the context as a fresh prefill left it
+    (`placement.rolls_back`): then the block must be applied again.
 
     Raises:
         DecodeError: the context does not hold the block afterwards. It is empty then.
     """
     end = context.position_range()[1] + 1
-    if end < n_tokens or not placement.rolls_back(n_tokens, end, context.model.window, context.ring):
+    if end < n_tokens or not placement.rolls_back(
+        n_tokens, end, context.model.window, context.ring
+    ):
         return False
     context.remove(n_tokens, -1)
-    # llama.cpp keeps a sequence's positions without gaps: the two ends say that the whole window is still there.
+    # llama.cpp keeps a sequence's positions without gaps: the two ends say that the whole window is
+    # still there.
     oldest, newest = context.position_range()
     needed = max(n_tokens - context.model.window, 0) if context.ring else 0
     if oldest > needed or newest != n_tokens - 1:
@@ -179,7 +213,8 @@ def _require_held(context: Context, prepared: Prepared) -> None:
     n, ring = prepared.n_tokens, context.ring
     # A wrapped ring holds R positions, or R - 1 once the cell under the write head was freed.
     oldest = n - ring + (1 if n % ring else 0) if ring and n > ring else 0
-    # Of the caches the one that holds less, in microseconds; that llama.cpp read each state to its end is checked with the call.
+    # Of the caches the one that holds less, in microseconds; that llama.cpp read each state to its
+    # end is checked with the call.
     found = context.position_range()
     if found != (oldest, n - 1):
         raise DecodeError(
@@ -197,12 +232,18 @@ def require_cell_order(context: Context, n_tokens: int) -> None:
         FormatError: it does not.
     """
     data = context.state()
-    state = seqstate.parse(lambda offset, size: bytes(data[offset : offset + size]), len(data), context.n_parts)
+    state = seqstate.parse(
+        lambda offset, size: bytes(data[offset : offset + size]), len(data), context.n_parts
+    )
     placement.check(state, n_tokens, context.model.window, context.ring)
 
 
-def restore(context: Context, block: BlockFile, *, verify: bool = True, threads: int = 2) -> Restored:
+def restore(
+    context: Context, block: BlockFile, *, verify: bool = True, threads: int = 2
+) -> Restored:
     """`prepare` and `apply` in one go."""
     prepared = prepare(context, block, verify=verify, threads=threads)
     seconds = apply(context, prepared)
-    return Restored(prepared.n_tokens, block.payload_bytes, prepared.nbytes, prepared.read_seconds, seconds)
+    return Restored(
+        prepared.n_tokens, block.payload_bytes, prepared.nbytes, prepared.read_seconds, seconds
+    )

@@ -1,7 +1,8 @@
-"""The only module that imports llama_cpp: models, contexts, tokens, states and samplers of the pinned build.
+"""The only module that imports llama_cpp: models, contexts, tokens, states and samplers of the
+pinned build.
 
-Everything above sees numpy arrays, bytes and our own exceptions. What each class promises is in its docstring; nothing here knows
-blocks, recipes or files other than a model's.
+Everything above sees numpy arrays, bytes and our own exceptions. What each class promises is in its
+docstring; nothing here knows blocks, recipes or files other than a model's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from taliesin.errors import ContextFull, DecodeError, EngineUnavailable, ModelError, UnsupportedModel, UsageError
+from taliesin.errors import (
+    ContextFull,
+    DecodeError,
+    EngineUnavailable,
+    ModelError,
+    UnsupportedModel,
+    UsageError,
+)
 from taliesin.state import placement
 
 SUPPORTED_VERSION = "0.3.36"
@@ -47,7 +55,9 @@ def _llama() -> Any:
         import llama_cpp
     except (ImportError, OSError, RuntimeError) as error:
         raise EngineUnavailable(
-            "llama_cpp cannot be imported", got=error, hint="run the checkout's `make demo` or `taliesin doctor`"
+            "llama_cpp cannot be imported",
+            got=error,
+            hint="run the checkout's `make demo` or `taliesin doctor`",
         ) from error
     found = metadata.version("llama-cpp-python")
     if found != SUPPORTED_VERSION:
@@ -76,15 +86,21 @@ def last_log(n: int = 3) -> str:
 
 @cache
 def build_info() -> dict[str, object]:
-    """Version and compiled-in features of the engine: `llama_cpp_python`, `instruction_set` (sorted, `AVX2=1 ...`), `libraries`.
+    """Version and compiled-in features of the engine: `llama_cpp_python`, `instruction_set`
+    (sorted, `AVX2=1 ...`), `libraries`.
 
-    `libraries` maps each shared library's name to its path, for hashing. Needs no model. Looked up once: every graft compares recipes.
+    `libraries` maps each shared library's name to its path, for hashing. Needs no model. Looked up
+    once: every graft compares recipes.
     """
     lib = _llama()
     text = lib.llama_print_system_info().decode()
-    features = sorted({" ".join(part.split()).replace(" = ", "=") for part in text.split("|") if part.strip()})
+    features = sorted(
+        {" ".join(part.split()).replace(" = ", "=") for part in text.split("|") if part.strip()}
+    )
     folder = Path(lib.__file__).parent / "lib"
-    libraries = {p.name: p.resolve() for p in sorted(folder.glob("*.so")) + sorted(folder.glob("*.dylib"))}
+    libraries = {
+        p.name: p.resolve() for p in sorted(folder.glob("*.so")) + sorted(folder.glob("*.dylib"))
+    }
     return {
         "llama_cpp_python": SUPPORTED_VERSION,
         "instruction_set": " ".join(features),
@@ -95,7 +111,9 @@ def build_info() -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a context computes. Every field but `n_ctx` can change a bit of the logits and is part of a block's recipe."""
+    """How a context computes. Every field but `n_ctx` can change a bit of the logits and is part of
+    a block's recipe.
+    """
 
     n_ctx: int = 4096
     n_ubatch: int = 512
@@ -110,15 +128,25 @@ class Settings:
 
     def checked(self) -> Self:
         """Self, or UsageError naming the field that is out of range."""
-        for name, low, high in (("n_ctx", 1, 1 << 24), ("n_ubatch", 1, 1 << 16), ("n_threads", 1, 512)):
+        for name, low, high in (
+            ("n_ctx", 1, 1 << 24),
+            ("n_ubatch", 1, 1 << 16),
+            ("n_threads", 1, 512),
+        ):
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UsageError(f"{name} is out of range", expected=f"{low}..{high}", got=value)
         for name in ("type_k", "type_v"):
             if getattr(self, name) not in KV_TYPES:
-                raise UsageError(f"unknown KV cache type {name}", expected=", ".join(KV_TYPES), got=getattr(self, name))
+                raise UsageError(
+                    f"unknown KV cache type {name}",
+                    expected=", ".join(KV_TYPES),
+                    got=getattr(self, name),
+                )
         if self.type_v != "f16" and not self.flash_attn and self.type_v not in ("f32", "bf16"):
-            raise UsageError("a quantised V cache needs flash attention", hint="leave flash attention on")
+            raise UsageError(
+                "a quantised V cache needs flash attention", hint="leave flash attention on"
+            )
         return self
 
 
@@ -127,11 +155,14 @@ class Model:
 
     Raises:
         ModelError: the file does not load.
-        UnsupportedModel: its memory is one that the verifier has not passed (recurrent, hybrid, encoder, diffusion, M-RoPE).
+        UnsupportedModel: its memory is one that the verifier has not passed (recurrent, hybrid,
+        encoder, diffusion, M-RoPE).
     """
 
     def __init__(self, path: Path, n_gpu_layers: int = 0, *, vocab_only: bool = False) -> None:
-        """`vocab_only`: tokens and metadata without the weights, for an engine that computes elsewhere."""
+        """`vocab_only`: tokens and metadata without the weights, for an engine that computes
+        elsewhere.
+        """
         self._lib = lib = _llama()
         self.path = path
         self.n_gpu_layers = n_gpu_layers
@@ -142,7 +173,10 @@ class Model:
         self._pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not self._pointer:
             raise ModelError(
-                "llama.cpp could not load the model", where=path, got=last_log(), hint="taliesin model verify"
+                "llama.cpp could not load the model",
+                where=path,
+                got=last_log(),
+                hint="taliesin model verify",
             )
         self.devices = _devices(list(_log_lines)) if n_gpu_layers else ["CPU"]
         self._vocab = lib.llama_model_get_vocab(self._pointer)
@@ -157,17 +191,22 @@ class Model:
         self.eos: int = lib.llama_vocab_eos(self._vocab)
         self.adds_bos = bool(lib.llama_vocab_get_add_bos(self._vocab))
         self.has_tokenizer = lib.llama_vocab_type(self._vocab) != 0
-        self.end_of_generation = frozenset(i for i in range(self.n_vocab) if lib.llama_vocab_is_eog(self._vocab, i))
+        self.end_of_generation = frozenset(
+            i for i in range(self.n_vocab) if lib.llama_vocab_is_eog(self._vocab, i)
+        )
         self._refuse_unverified()
 
     def _refuse_unverified(self) -> None:
         lib, model = self._lib, self._pointer
         reasons = {
-            "recurrent layers: their state cannot be put back at a token offset": lib.llama_model_is_recurrent(model),
+            "recurrent layers: their state cannot be put back at a token offset": lib.llama_model_is_recurrent(
+                model
+            ),
             "hybrid memory (attention with recurrent layers)": lib.llama_model_is_hybrid(model),
             "an encoder": lib.llama_model_has_encoder(model),
             "diffusion decoding": lib.llama_model_is_diffusion(model),
-            # llama_rope_type: 8 = M-RoPE, 24 = vision, 40 = interleaved M-RoPE: cells carry 2-D positions
+            # llama_rope_type: 8 = M-RoPE, 24 = vision, 40 = interleaved M-RoPE: cells carry 2-D
+            # positions
             "multi-dimensional RoPE": lib.llama_model_rope_type(model) in (8, 24, 40),
         }
         found = [reason for reason, holds in reasons.items() if holds]
@@ -193,8 +232,16 @@ class Model:
 
     @cached_property
     def rope(self) -> dict[str, str]:
-        """Every `*.rope.*` entry of the file's metadata: with the file's hash they say the same; they name *why* two differ."""
-        keys = ("freq_base", "freq_base_swa", "scaling.type", "scaling.factor", "scaling.original_context_length")
+        """Every `*.rope.*` entry of the file's metadata: with the file's hash they say the same;
+        they name *why* two differ.
+        """
+        keys = (
+            "freq_base",
+            "freq_base_swa",
+            "scaling.type",
+            "scaling.factor",
+            "scaling.original_context_length",
+        )
         found = {key: self.metadata(f"{self.architecture}.rope.{key}") for key in keys}
         return {key: value for key, value in found.items() if value is not None}
 
@@ -203,9 +250,13 @@ class Model:
         return text.decode("utf-8", "replace") if text else None
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
-        """Token ids of `text`, without BOS. With `special=False` a string such as `<|im_end|>` stays text."""
+        """Token ids of `text`, without BOS. With `special=False` a string such as `<|im_end|>`
+        stays text.
+        """
         if not self.has_tokenizer:
-            raise UsageError("this model file has no tokenizer", where=self.path, hint="pass token ids")
+            raise UsageError(
+                "this model file has no tokenizer", where=self.path, hint="pass token ids"
+            )
         data = text.encode("utf-8", "surrogatepass")
         size = len(data) + 8
         while True:
@@ -241,13 +292,17 @@ class Model:
 
 
 def _devices(log: list[str]) -> list[str]:
-    """Names of the devices that llama.cpp said it uses while loading (its bindings have no call that lists them)."""
+    """Names of the devices that llama.cpp said it uses while loading (its bindings have no call
+    that lists them).
+    """
     found = [m.group(1) for line in log if (m := re.search(r"using device (\w+ \([^)]*\))", line))]
     return list(dict.fromkeys(found)) or ["CPU"]
 
 
 class Decoder:
-    """Turns tokens into text as they come: bytes of an unfinished character wait for the next token."""
+    """Turns tokens into text as they come: bytes of an unfinished character wait for the next
+    token.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -262,7 +317,9 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen. `temperature` 0 is greedy; `grammar` is GBNF (root rule `root`)."""
+    """How the next token is chosen. `temperature` 0 is greedy; `grammar` is GBNF (root rule
+    `root`).
+    """
 
     temperature: float = 0.0
     top_k: int = 40
@@ -279,7 +336,9 @@ class Sampler:
         self._lib = lib = model._lib
         self._chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         if sampling.grammar is not None:
-            grammar = lib.llama_sampler_init_grammar(model._vocab, sampling.grammar.encode(), b"root")
+            grammar = lib.llama_sampler_init_grammar(
+                model._vocab, sampling.grammar.encode(), b"root"
+            )
             if not grammar:
                 raise UsageError("the grammar does not parse as GBNF", got=last_log())
             lib.llama_sampler_chain_add(self._chain, grammar)
@@ -287,9 +346,15 @@ class Sampler:
             lib.llama_sampler_chain_add(self._chain, lib.llama_sampler_init_greedy())
         else:
             lib.llama_sampler_chain_add(self._chain, lib.llama_sampler_init_top_k(sampling.top_k))
-            lib.llama_sampler_chain_add(self._chain, lib.llama_sampler_init_top_p(sampling.top_p, 1))
-            lib.llama_sampler_chain_add(self._chain, lib.llama_sampler_init_min_p(sampling.min_p, 1))
-            lib.llama_sampler_chain_add(self._chain, lib.llama_sampler_init_temp(sampling.temperature))
+            lib.llama_sampler_chain_add(
+                self._chain, lib.llama_sampler_init_top_p(sampling.top_p, 1)
+            )
+            lib.llama_sampler_chain_add(
+                self._chain, lib.llama_sampler_init_min_p(sampling.min_p, 1)
+            )
+            lib.llama_sampler_chain_add(
+                self._chain, lib.llama_sampler_init_temp(sampling.temperature)
+            )
             lib.llama_sampler_chain_add(self._chain, lib.llama_sampler_init_dist(sampling.seed))
 
     def sample(self, context: Context) -> int:
@@ -305,11 +370,14 @@ class Sampler:
 class Context:
     """One sequence's KV cache and the computation over it.
 
-    `buffer_bytes` is what llama.cpp said it allocated: KV cache, compute and output buffers, host and device together. `n_cleared`
-    and `n_decoded` tell whoever put something into the context whether it is still there alone.
+    `buffer_bytes` is what llama.cpp said it allocated: KV cache, compute and output buffers, host
+    and device together. `n_cleared` and `n_decoded` tell whoever put something into the context
+    whether it is still there alone.
 
-    Positions are handed in by the caller and never guessed. A batch is decoded in pieces of `n_ubatch` counted from its own first
-    token, as llama.cpp does itself: a block that ends on a multiple of `n_ubatch` therefore splits like the one-shot prompt.
+    Positions are handed in by the caller and never guessed. A batch is decoded in pieces of
+    `n_ubatch` counted from its own first
+    token, as llama.cpp does itself: a block that ends on a multiple of `n_ubatch` therefore splits
+    like the one-shot prompt.
 
     Raises (constructor):
         DecodeError: llama.cpp refused the settings.
@@ -324,14 +392,19 @@ class Context:
         lib, model = self.model._lib, self.model
         settings = self.settings.checked()
         # n_ctx is no part of the recipe as long as it does not cut the ring short.
-        n_ctx = max(settings.n_ctx, model.window * settings.n_seq_max + settings.n_ubatch if model.window else 0, 256)
+        n_ctx = max(
+            settings.n_ctx,
+            model.window * settings.n_seq_max + settings.n_ubatch if model.window else 0,
+            256,
+        )
         self.settings = settings = replace(settings, n_ctx=-(-n_ctx // 256) * 256)
         params = lib.llama_context_default_params()
         params.n_ctx = settings.n_ctx
         params.n_batch = params.n_ubatch = settings.n_ubatch
         params.n_seq_max = settings.n_seq_max
         params.n_threads = params.n_threads_batch = settings.n_threads
-        params.flash_attn_type = int(settings.flash_attn)  # never AUTO: what is recorded is what runs
+        # never AUTO: what is recorded is what runs
+        params.flash_attn_type = int(settings.flash_attn)
         params.type_k, params.type_v = KV_TYPES[settings.type_k], KV_TYPES[settings.type_v]
         params.swa_full = settings.swa_full
         params.kv_unified = True
@@ -340,13 +413,17 @@ class Context:
         _log_lines.clear()
         self._pointer = lib.llama_init_from_model(model._pointer, params)
         if not self._pointer:
-            raise DecodeError("llama.cpp refused the context settings", got=last_log(), where=settings)
+            raise DecodeError(
+                "llama.cpp refused the context settings", got=last_log(), where=settings
+            )
         self._memory = lib.llama_get_memory(self._pointer)
         if not self._memory:
             self.close()
             raise UnsupportedModel("this model keeps no KV cache", where=model.path)
         self._batch = lib.llama_batch_init(settings.n_ubatch, 0, 1)
-        self.buffer_bytes = sum(int(float(m[1]) * (1 << 20)) for line in _log_lines if (m := _BUFFER_SIZE.search(line)))
+        self.buffer_bytes = sum(
+            int(float(m[1]) * (1 << 20)) for line in _log_lines if (m := _BUFFER_SIZE.search(line))
+        )
         self._state_parts()
         self.n_decoded = 0
         self.n_cleared = 0
@@ -366,7 +443,10 @@ class Context:
             )
         self.ring = (
             placement.ring_cells(
-                self.model.window, self.settings.n_ubatch, self.settings.n_seq_max, self.settings.n_ctx
+                self.model.window,
+                self.settings.n_ubatch,
+                self.settings.n_seq_max,
+                self.settings.n_ctx,
             )
             if windowed
             else 0
@@ -375,7 +455,8 @@ class Context:
     def decode(
         self, tokens: Sequence[int] | npt.NDArray[np.int32], position: int, *, logits: bool = True
     ) -> npt.NDArray[np.float32] | None:
-        """Decode `tokens` at `position`, `position` + 1, ...; logits of the last as a copy, shape (n_vocab,) float32.
+        """Decode `tokens` at `position`, `position` + 1, ...; logits of the last as a copy, shape
+        (n_vocab,) float32.
 
         Raises:
             ContextFull: they do not fit in `n_ctx`.
@@ -392,7 +473,9 @@ class Context:
                 hint="a larger --ctx, or fewer tokens",
             )
         if ids.min() < 0 or ids.max() >= self.model.n_vocab:
-            raise DecodeError("token id out of range", expected=f"0..{self.model.n_vocab - 1}", got=int(ids.max()))
+            raise DecodeError(
+                "token id out of range", expected=f"0..{self.model.n_vocab - 1}", got=int(ids.max())
+            )
         lib, batch = self.model._lib, self._batch
         self._empty = False
         for start in range(0, len(ids), self.settings.n_ubatch):
@@ -420,7 +503,9 @@ class Context:
     def logits(self) -> npt.NDArray[np.float32]:
         """Logits of the last decoded token as a copy, shape (n_vocab,) float32."""
         pointer = self.model._lib.llama_get_logits_ith(self._pointer, -1)
-        return np.ctypeslib.as_array(pointer, shape=(self.model.n_vocab,)).astype(np.float32, copy=True)
+        return np.ctypeslib.as_array(pointer, shape=(self.model.n_vocab,)).astype(
+            np.float32, copy=True
+        )
 
     def synchronize(self) -> None:
         self.model._lib.llama_synchronize(self._pointer)
@@ -435,11 +520,14 @@ class Context:
         buffer = (ctypes.c_uint8 * n)()
         written = self.model._lib.llama_state_seq_get_data(self._pointer, buffer, n, 0)
         if written != n:
-            raise DecodeError("llama.cpp did not write the whole state", expected=n, got=written, where=last_log())
+            raise DecodeError(
+                "llama.cpp did not write the whole state", expected=n, got=written, where=last_log()
+            )
         return memoryview(buffer).cast("B")
 
     def restore(self, state: memoryview) -> None:
-        """Hand a state to llama.cpp for sequence 0. The buffer is writable memory of the caller's, read before this returns.
+        """Hand a state to llama.cpp for sequence 0. The buffer is writable memory of the caller's,
+        read before this returns.
 
         Raises:
             DecodeError: llama.cpp refused it; the sequence is then empty.
@@ -450,7 +538,11 @@ class Context:
         if self.model._lib.llama_state_seq_set_data(self._pointer, buffer, n, 0) != n:
             reason = last_log()
             self.clear()
-            raise DecodeError("llama.cpp refused the state", got=reason, hint="save the block again with this build")
+            raise DecodeError(
+                "llama.cpp refused the state",
+                got=reason,
+                hint="save the block again with this build",
+            )
 
     def remove(self, p0: int, p1: int) -> None:
         """Remove positions [`p0`, `p1`) of sequence 0."""
@@ -458,11 +550,15 @@ class Context:
             raise DecodeError("llama.cpp could not remove positions", got=f"[{p0}, {p1})")
 
     def shift(self, by: int) -> None:
-        """Move every position of sequence 0 by `by` (llama.cpp re-rotates K at the next decode): never exact, for `shift`."""
+        """Move every position of sequence 0 by `by` (llama.cpp re-rotates K at the next decode):
+        never exact, for `shift`.
+        """
         self.model._lib.llama_memory_seq_add(self._memory, 0, -1, -1, by)
 
     def clear(self) -> None:
-        """Empty the cache, data included, and put every write head back to 0; nothing to do where it is so already."""
+        """Empty the cache, data included, and put every write head back to 0; nothing to do where
+        it is so already.
+        """
         if self._empty:
             return
         self._empty = True
@@ -470,9 +566,13 @@ class Context:
         self.n_cleared += 1
 
     def position_range(self) -> tuple[int, int]:
-        """Smallest and largest position that sequence 0 still holds in every cache; (-1, -1) when empty."""
+        """Smallest and largest position that sequence 0 still holds in every cache; (-1, -1) when
+        empty.
+        """
         lib = self.model._lib
-        return lib.llama_memory_seq_pos_min(self._memory, 0), lib.llama_memory_seq_pos_max(self._memory, 0)
+        return lib.llama_memory_seq_pos_min(self._memory, 0), lib.llama_memory_seq_pos_max(
+            self._memory, 0
+        )
 
     @property
     def closed(self) -> bool:
@@ -490,13 +590,20 @@ class Context:
         return self
 
     def __exit__(
-        self, _kind: type[BaseException] | None, _value: BaseException | None, _trace: TracebackType | None
+        self,
+        _kind: type[BaseException] | None,
+        _value: BaseException | None,
+        _trace: TracebackType | None,
     ) -> None:
         self.close()
 
 
-def greedy(context: Context, tokens: Sequence[int], position: int, n_steps: int) -> Iterator[npt.NDArray[np.float32]]:
-    """Decode `tokens` at `position`, then `n_steps` greedy tokens one by one; every logits vector, 1 + `n_steps` of them."""
+def greedy(
+    context: Context, tokens: Sequence[int], position: int, n_steps: int
+) -> Iterator[npt.NDArray[np.float32]]:
+    """Decode `tokens` at `position`, then `n_steps` greedy tokens one by one; every logits vector,
+    1 + `n_steps` of them.
+    """
     pending = list(tokens)
     for _ in range(1 + n_steps):
         logits = context.decode(pending, position)

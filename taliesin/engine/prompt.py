@@ -1,8 +1,10 @@
-"""How a text and a question become token ids, so that the seam between them is the same whether the block is grafted or prefilled.
+"""How a text and a question become token ids, so that the seam between them is the same whether the
+block is grafted or prefilled.
 
-The text and the question are tokenised apart and joined as ids: tokenising the joined string could merge tokens across the seam
-(measured on every tokenizer tried), and the block's ids would no longer be a prefix. Documents are always tokenised with special
-tokens off, so `<|im_end|>` inside a document stays text; only the chat template's own parts may produce control tokens.
+The text and the question are tokenised apart and joined as ids: tokenising the joined string could
+merge tokens across the seam (measured on every tokenizer tried), and the block's ids would no
+longer be a prefix. Documents are always tokenised with special tokens off, so `<|im_end|>` inside a
+document stays text; only the chat template's own parts may produce control tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ SEPARATOR = "\n\n"
 class Frame:
     """The parts of a prompt around a document and a question, as token ids.
 
-    A prompt is `before`, document, `between`, question, `after`. `kind` is "chat" or "raw"; `stop` ends a generation.
+    A prompt is `before`, document, `between`, question, `after`. `kind` is "chat" or "raw"; `stop`
+    ends a generation.
     """
 
     kind: str
@@ -37,7 +40,8 @@ class Frame:
 
 
 def frame(model: Model, *, raw: bool = False) -> Frame:
-    """The model's own chat template cut at the user's message; without a template, or with `raw`, BOS and nothing else.
+    """The model's own chat template cut at the user's message; without a template, or with `raw`,
+    BOS and nothing else.
 
     Raises:
         ModelError: the template in the model file does not render a user message.
@@ -59,11 +63,14 @@ def frame(model: Model, *, raw: bool = False) -> Frame:
     if bos and tuple(before[:1]) != bos:
         before = [*bos, *before]
     between = model.tokenize(SEPARATOR, special=False)
-    return Frame("chat", tuple(before), tuple(between), tuple(model.tokenize(tail, special=True)), stop)
+    return Frame(
+        "chat", tuple(before), tuple(between), tuple(model.tokenize(tail, special=True)), stop
+    )
 
 
 def render(template: str, messages: Sequence[dict[str, str]], model: Model) -> str:
-    """A Jinja chat template applied to messages, with the generation prompt. The template comes from a file: it is sandboxed.
+    """A Jinja chat template applied to messages, with the generation prompt. The template comes
+    from a file: it is sandboxed.
 
     Raises:
         ModelError: the template fails.
@@ -75,8 +82,12 @@ def render(template: str, messages: Sequence[dict[str, str]], model: Model) -> s
         raise jinja2.TemplateError(message)
 
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.globals.update(raise_exception=refuse, strftime_now=lambda form: datetime.now(UTC).strftime(form))
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    environment.globals.update(
+        raise_exception=refuse, strftime_now=lambda form: datetime.now(UTC).strftime(form)
+    )
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(
+        value, ensure_ascii=False, indent=indent
+    )
 
     def control(token: int) -> str:
         return model.piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
@@ -90,14 +101,17 @@ def render(template: str, messages: Sequence[dict[str, str]], model: Model) -> s
     try:
         return environment.from_string(template).render(variables)
     except jinja2.TemplateError as error:
-        raise ModelError("the model's chat template fails", got=error, where=model.path, hint="--raw") from error
+        raise ModelError(
+            "the model's chat template fails", got=error, where=model.path, hint="--raw"
+        ) from error
 
 
 def document_parts(model: Model, shape: Frame, text: str, block_tokens: int) -> list[list[int]]:
-    """Token ids of a document, framed, as one or more prompts-to-be of at most `block_tokens` ids each.
+    """Token ids of a document, framed, as one or more prompts-to-be of at most `block_tokens` ids
+    each.
 
-    A part never ends inside a character: it ends earlier instead. Each part carries `before` and `between`, so that each can be
-    asked on its own.
+    A part never ends inside a character: it ends earlier instead. Each part carries `before` and
+    `between`, so that each can be asked on its own.
     """
     ids = model.tokenize(text, special=False)
     room = block_tokens - len(shape.before) - len(shape.between)

@@ -1,15 +1,19 @@
-"""The recipe of a block: everything that can change a bit of what is computed after it, and how two recipes differ.
+"""The recipe of a block: everything that can change a bit of what is computed after it, and how two
+recipes differ.
 
 Two kinds of fields, because two questions are asked:
 
-* *Identity.* Fields that decide which numbers come out (model, engine version, instruction set, batch split, threads, attention,
-  cache types, window layout, device, environment switches). One differs: not the same computation, and a graft is refused.
-* *Evidence* (under `evidence`). Facts that should not matter and that nobody can promise: the CPU's name, the hashes of the
-  engine's libraries (another compiler, another build folder), the GPU driver. They differ after an upgrade or on another machine.
-  A graft then goes ahead only after the block's certificate has been re-run here and has held.
+* *Identity.* Fields that decide which numbers come out (model, engine version, instruction set,
+  batch split, threads, attention, cache types, window layout, device, environment switches). One
+  differs: not the same computation, and a graft is refused.
+* *Evidence* (under `evidence`). Facts that should not matter and that nobody can promise: the CPU's
+  name, the hashes of the engine's libraries (another compiler, another build folder), the GPU
+  driver. They differ after an upgrade or on another machine. A graft then goes ahead only after the
+  block's certificate has been re-run here and has held.
 
-Each field was put here by a measurement or a known report; `docs/exactness.md` has the table. What is absent on purpose: `n_ctx` and
-asking for one or all logits (measured: no bit changes), as long as `n_ctx` does not cut the window ring short.
+Each field was put here by a measurement or a known report; `docs/exactness.md` has the table. What
+is absent on purpose: `n_ctx` and asking for one or all logits (measured: no bit changes), as long
+as `n_ctx` does not cut the window ring short.
 """
 
 from __future__ import annotations
@@ -28,11 +32,28 @@ if TYPE_CHECKING:
 
 Recipe = dict[str, Any]
 
-# Variables that cannot reach a result: where to log, where to cache, arguments of llama.cpp's own programs.
-_HARMLESS_ENVIRONMENT = ("LLAMA_LOG", "LLAMA_CACHE", "LLAMA_ARG_", "LLAMA_OFFLINE", "GGML_NO_BACKTRACE")
+# Variables that cannot reach a result: where to log, where to cache, arguments of llama.cpp's own
+# programs.
+_HARMLESS_ENVIRONMENT = (
+    "LLAMA_LOG",
+    "LLAMA_CACHE",
+    "LLAMA_ARG_",
+    "LLAMA_OFFLINE",
+    "GGML_NO_BACKTRACE",
+)
 
-# Fields that no setting of this machine can bridge: another computation, or a state that does not fit.
-UNBRIDGEABLE = ("model_sha256", "engine", "type_k", "type_v", "flash_attn", "swa_full", "n_seq_max", "kv_unified")
+# Fields that no setting of this machine can bridge: another computation, or a state that does not
+# fit.
+UNBRIDGEABLE = (
+    "model_sha256",
+    "engine",
+    "type_k",
+    "type_v",
+    "flash_attn",
+    "swa_full",
+    "n_seq_max",
+    "kv_unified",
+)
 
 
 class Difference(NamedTuple):
@@ -103,14 +124,18 @@ def evidence(on_gpu: bool) -> dict[str, str | None]:
 
 @cache
 def _hashes(libraries: tuple[tuple[str, Path], ...]) -> dict[str, str]:
-    """SHA-256 of the engine's libraries. Once: what is loaded stays what it was when the process began."""
+    """SHA-256 of the engine's libraries. Once: what is loaded stays what it was when the process
+    began.
+    """
     from taliesin.models import resolve as models
 
     return {name: models.file_sha256(path) for name, path in libraries}
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that llama.cpp and ggml read and that may change numbers (for example LLAMA_ATTN_ROT_DISABLE)."""
+    """The variables that llama.cpp and ggml read and that may change numbers (for example
+    LLAMA_ATTN_ROT_DISABLE).
+    """
     return {
         name: value
         for name, value in sorted(variables.items())
@@ -121,7 +146,9 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 def identity_differences(stored: Mapping[str, Any], here: Mapping[str, Any]) -> list[Difference]:
     """Identity fields that differ, a field that only one side knows included; sorted by name."""
     names = sorted((set(stored) | set(here)) - {"evidence"})
-    return [Difference(n, stored.get(n), here.get(n)) for n in names if stored.get(n) != here.get(n)]
+    return [
+        Difference(n, stored.get(n), here.get(n)) for n in names if stored.get(n) != here.get(n)
+    ]
 
 
 def evidence_differences(stored: Mapping[str, Any], here: Mapping[str, Any]) -> list[Difference]:
@@ -140,14 +167,17 @@ def require(
     """The identity differences that `inexact` lets pass (none, unless it was asked for).
 
     Raises:
-        RecipeMismatch: a field differs and `inexact` is false, or a field differs that nothing can bridge.
+        RecipeMismatch: a field differs and `inexact` is false, or a field differs that nothing can
+        bridge.
     """
     differences = identity_differences(stored, here)
     fatal = [d for d in differences if d.field in UNBRIDGEABLE]
     if fatal or (differences and not inexact):
         model = any(d.field == "model_sha256" for d in differences)
         raise RecipeMismatch(
-            "the block was computed by another model" if model else "the block was computed under another recipe",
+            "the block was computed by another model"
+            if model
+            else "the block was computed under another recipe",
             got="; ".join(map(str, differences)),
             where=where,
             hint="name the block's own model with --model"

@@ -1,10 +1,12 @@
 """Host memory that states are read into and handed to a GPU from: page-locked once, and used again.
 
-A state of a gigabyte in new memory costs a page fault for each of its pages, and the driver copies what is not page-locked at a
-seventh of the speed. Locking touches pages one by one, so it is done when they were filled already (`lock`).
+A state of a gigabyte in new memory costs a page fault for each of its pages, and the driver copies
+what is not page-locked at a seventh of the speed. Locking touches pages one by one, so it is done
+when they were filled already (`lock`).
 
-Promises: memory that any view still refers to is not handed out again, whoever keeps the view and however long; and bytes that the
-taker calls filler are zero, however the memory was used before. Filler is written only where the layout is not the one before.
+Promises: memory that any view still refers to is not handed out again, whoever keeps the view and
+however long; and bytes that the taker calls filler are zero, however the memory was used before.
+Filler is written only where the layout is not the one before.
 Deliberately does not know: what a state is. One object is for one thread.
 """
 
@@ -23,19 +25,24 @@ Range = tuple[int, int]
 """Bytes [start, end)."""
 
 _LARGE_BYTES = 8 << 20
-_LARGE_FILLER = 0.25  # large pages make filler real memory: not where it is more than this part of what is stored
+# large pages make filler real memory: not where it is more than this part of what is stored
+_LARGE_FILLER = 0.25
 _GRANULE = 2 << 20  # regions end on a large page
 _WASTE = 2  # a free region serves what takes more than this part of it
 
 
 def fresh(n_bytes: int, filler: Sequence[Range]) -> memoryview:
-    """At least `n_bytes` of page-aligned zeros, for one use. Filler that is only read takes no memory in small pages."""
+    """At least `n_bytes` of page-aligned zeros, for one use. Filler that is only read takes no
+    memory in small pages.
+    """
     n_filler = sum(end - start for start, end in filler)
     return memoryview(_pages(n_bytes, large=n_filler <= _LARGE_FILLER * (n_bytes - n_filler)))
 
 
 def _pages(n_bytes: int, large: bool) -> mmap.mmap:
-    """Zeros; in large pages, where there are any: a gigabyte in small ones costs a quarter of a million page faults."""
+    """Zeros; in large pages, where there are any: a gigabyte in small ones costs a quarter of a
+    million page faults.
+    """
     # Private: pages of a shared map become real ones when they are only read.
     pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if large and n_bytes >= _LARGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
@@ -45,7 +52,9 @@ def _pages(n_bytes: int, large: bool) -> mmap.mmap:
 
 
 class _Region:
-    """One mapping. `locked` is None until it was tried; `zeros` are the ranges known to be zero, None: all of it."""
+    """One mapping. `locked` is None until it was tried; `zeros` are the ranges known to be zero,
+    None: all of it.
+    """
 
     def __init__(self, n_bytes: int) -> None:
         self.pages = _pages(n_bytes, large=True)
@@ -86,11 +95,16 @@ class Staging:
     _closed: bool = field(init=False, default=False)
 
     def take(self, n_bytes: int, filler: Sequence[Range]) -> memoryview:
-        """Page-aligned writable memory of at least `n_bytes`, zero in `filler` and undefined elsewhere.
+        """Page-aligned writable memory of at least `n_bytes`, zero in `filler` and undefined
+        elsewhere.
 
         It is lent until the last view of it is gone. Whoever has it writes outside `filler` only.
         """
-        fitting = [region for region in self._free if n_bytes <= region.n_bytes <= max(_WASTE * n_bytes, _GRANULE)]
+        fitting = [
+            region
+            for region in self._free
+            if n_bytes <= region.n_bytes <= max(_WASTE * n_bytes, _GRANULE)
+        ]
         if fitting:
             region = min(fitting, key=lambda one: one.n_bytes)
             self._free.remove(region)

@@ -1,13 +1,15 @@
-"""`Tiers`: blocks of one library kept near one engine: in contexts of their own, in memory, or only on disk.
+"""`Tiers`: blocks of one library kept near one engine: in contexts of their own, in memory, or only
+on disk.
 
     resident   a context that holds nothing but the block. A question's tokens are taken away in place afterwards (no cell is copied).
     memory     the block's state as `graft.prepare` laid it out, page-locked where a GPU computes.
     disk       the file, checked as `library`'s policy says.
 
-A graft looks from top to bottom and keeps what it found further up, as far as the budgets allow; the least recently used goes
-first. *The tier changes how long a graft takes and no bit of what follows*: each resident block has a context of its own, because
-a context that holds other sequences as well computes other bits (docs/exactness.md), and where a question cannot be taken away
-exactly (`placement.rolls_back`) the block is applied again from the next tier, which the hits then say.
+A graft looks from top to bottom and keeps what it found further up, as far as the budgets allow;
+the least recently used goes first. *The tier changes how long a graft takes and no bit of what
+follows*: each resident block has a context of its own, because a context that holds other sequences
+as well computes other bits (docs/exactness.md), and where a question cannot be taken away exactly
+(`placement.rolls_back`) the block is applied again from the next tier, which the hits then say.
 
 One object is for one thread. Does not know texts or questions; `router` picks blocks.
 """
@@ -56,8 +58,8 @@ class Tiers:
     """Grafts by block, from the nearest tier.
 
     Args:
-        resident_bytes: what the resident contexts may allocate (KV cache, compute and output buffers); 0: none. One new context
-            can go over it while it is being made.
+        resident_bytes: what the resident contexts may allocate (KV cache, compute and output
+            buffers); 0: none. One new context can go over it while it is being made.
         memory_bytes: what the states in memory may take, filler included; 0: none.
         n_extra: room for tokens after a block.
         policy: which files are hashed when they are read.
@@ -73,11 +75,13 @@ class Tiers:
     policy: Policy = "once"
     hits: Counter[Tier] = field(init=False, default_factory=Counter)
     evicted: Counter[Tier] = field(init=False, default_factory=Counter)
-    _resident: OrderedDict[str, Grafted] = field(init=False, default_factory=OrderedDict)  # least recently used first
+    # least recently used first
+    _resident: OrderedDict[str, Grafted] = field(init=False, default_factory=OrderedDict)
     _memory: OrderedDict[str, _Held] = field(init=False, default_factory=OrderedDict)
 
     def graft(self, name_or_id: str) -> Hit:
-        """The block, ready to be asked. It stays so until it is evicted or, if it is not resident, until the next graft.
+        """The block, ready to be asked. It stays so until it is evicted or, if it is not resident,
+        until the next graft.
 
         Raises:
             As `Library.open` and `Engine.graft`; what was near before stays near.
@@ -119,7 +123,7 @@ class Tiers:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- memory --------------------------------------------------------------------------------------------------------
+    # -- memory ------------------------------------------------------------------------------------
 
     def _lower(self, block_id: str) -> Tier:
         return "memory" if block_id in self._memory else "disk"
@@ -157,7 +161,7 @@ class Tiers:
 
         return prepared
 
-    # -- contexts ------------------------------------------------------------------------------------------------------
+    # -- contexts ----------------------------------------------------------------------------------
 
     def _place(self, block_id: str) -> Grafted:
         """Graft a block that is not resident; afterwards it is, if the budget has room."""
@@ -184,7 +188,9 @@ class Tiers:
         return grafted
 
     def _context(self, block: BlockFile) -> llama.Context | None:
-        """A context for the block within the budget: the one of an evicted block if it fits, else a new one; None: no room."""
+        """A context for the block within the budget: the one of an evicted block if it fits, else a
+        new one; None: no room.
+        """
         settings = settings_of(block.header.recipe, block.path, {})
         n_tokens = len(block.header.tokens) + self.n_extra
         reusable = self._evict_for(settings, n_tokens)
@@ -194,17 +200,24 @@ class Tiers:
         if made.buffer_bytes > self.resident_bytes:
             made.close()
             return None
-        while self._resident and self.used_bytes("resident") + made.buffer_bytes > self.resident_bytes:
+        while (
+            self._resident and self.used_bytes("resident") + made.buffer_bytes > self.resident_bytes
+        ):
             self._evict().close()
         return made
 
     def _evict_for(self, settings: llama.Settings, n_tokens: int) -> llama.Context | None:
-        """The least recently used resident's context, evicted, if there is no room for one more like it and it serves as well."""
+        """The least recently used resident's context, evicted, if there is no room for one more
+        like it and it serves as well.
+        """
         if not self._resident:
             return None
         context = next(iter(self._resident.values())).context
         full = self.used_bytes("resident") + context.buffer_bytes > self.resident_bytes
-        same = replace(context.settings, n_ctx=settings.n_ctx) == settings and context.settings.n_ctx >= n_tokens
+        same = (
+            replace(context.settings, n_ctx=settings.n_ctx) == settings
+            and context.settings.n_ctx >= n_tokens
+        )
         return self._evict() if full and same else None
 
     def _evict(self) -> llama.Context:

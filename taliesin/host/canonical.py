@@ -1,6 +1,7 @@
 """JSON in the one form that is hashed and compared, and the digests that name what was hashed.
 
-Promises that equal values give equal bytes (sorted keys, no spaces, every key once), and that only such bytes are read back.
+Promises that equal values give equal bytes (sorted keys, no spaces, every key once), and that only
+such bytes are read back.
 Deliberately does not know: what an object says.
 """
 
@@ -21,15 +22,17 @@ def canonical_json(value: Any) -> bytes:
     Raises:
         ValueError: NaN, an infinity, or a lone surrogate. TypeError: not a JSON type.
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
 
 
 def parse_canonical_json(raw: bytes, what: str, where: object = None) -> dict[str, Any]:
     """The object that `raw` encodes.
 
     Raises:
-        FormatError: not UTF-8, not JSON, not an object, nested too deeply, or not in canonical form (which includes
-            a key given twice).
+        FormatError: not UTF-8, not JSON, not an object, nested too deeply, or not in canonical form
+            (which includes a key given twice).
     """
 
     def no_constant(name: str) -> float:
@@ -46,7 +49,9 @@ def parse_canonical_json(raw: bytes, what: str, where: object = None) -> dict[st
         raise FormatError(f"{what} is not a JSON object", got=type(value).__name__, where=where)
     if not canonical:
         raise FormatError(
-            f"{what} is not in canonical form", expected="sorted keys, no spaces, every key once", where=where
+            f"{what} is not in canonical form",
+            expected="sorted keys, no spaces, every key once",
+            where=where,
         )
     return value
 

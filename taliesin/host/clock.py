@@ -1,4 +1,6 @@
-"""Times as every file of both packages keeps them: UTC in whole seconds, `2026-01-31T12:00:00Z`, so that they sort as text."""
+"""Times as every file of both packages keeps them: UTC in whole seconds, `2026-01-31T12:00:00Z`, so
+that they sort as text.
+"""
 
 from __future__ import annotations
 

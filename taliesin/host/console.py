@@ -1,7 +1,7 @@
 """What a command prints and where: stdout is data, stderr is everything else.
 
-The only module that asks whether a stream is a terminal, and the only one that uses rich. Data never goes through rich: a piped
-`rich.Console.print` wraps at 80 columns and would break JSON.
+The only module that asks whether a stream is a terminal, and the only one that uses rich. Data
+never goes through rich: a piped `rich.Console.print` wraps at 80 columns and would break JSON.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def _finite(value: Any) -> Any:
 
 
 def json_line(value: Any) -> str:
-    """`value` as one line of strict JSON (no NaN); numpy scalars and paths become numbers and strings."""
+    """`value` as one line of strict JSON (no NaN); numpy scalars and paths become numbers and
+    strings.
+    """
 
     def plain(item: Any) -> Any:
         return item.item() if hasattr(item, "item") else str(item)
@@ -97,11 +99,15 @@ def warn(message: str) -> None:
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """An aligned plain-text table; numbers to the right, everything else to the left."""
     # By columns: a listing of 10,000 lines takes half the time that it does by cells.
-    columns = [list(map(str, column)) for column in zip(*rows, strict=True)] or [[] for _ in headers]
+    columns = [list(map(str, column)) for column in zip(*rows, strict=True)] or [
+        [] for _ in headers
+    ]
     padded = []
     for header, cells in zip(headers, columns, strict=True):
         width = max(map(len, [header, *cells]))
-        numeric = bool(cells) and all(c.replace(".", "", 1).lstrip("-").isdigit() or c in ("", "-") for c in cells)
+        numeric = bool(cells) and all(
+            c.replace(".", "", 1).lstrip("-").isdigit() or c in ("", "-") for c in cells
+        )
         padded.append([c.rjust(width) if numeric else c.ljust(width) for c in [header, *cells]])
     return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
 
@@ -109,12 +115,16 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """The same table for a Markdown page."""
     lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
 
 
 def count(n: int, noun: str) -> str:
     """`1 block`, `2 blocks`."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun[:-1]}ies" if noun.endswith("y") else f"{n} {noun}s"
+    return (
+        f"{n} {noun}" if n == 1 else f"{n} {noun[:-1]}ies" if noun.endswith("y") else f"{n} {noun}s"
+    )
 
 
 def human_bytes(n: int) -> str:
@@ -138,7 +148,9 @@ class Advance(Protocol):
 
 @contextmanager
 def progress(label: str, total: float, unit: str) -> Iterator[Advance]:
-    """Yield `advance`. A bar with rate and time left on a terminal; nothing elsewhere; `unit` "bytes" is scaled."""
+    """Yield `advance`. A bar with rate and time left on a terminal; nothing elsewhere; `unit`
+    "bytes" is scaled.
+    """
     if _quiet or not stderr_is_terminal():
         yield lambda _amount, _detail=None, /: None
         return
@@ -190,12 +202,19 @@ def _terminate(_signum: int, _frame: FrameType | None) -> NoReturn:
 
 
 def report_error(error: ToolkitError, as_json: bool) -> None:
-    """The error on stderr: one JSON line with `--json`, else the message with expected, got, where and what to try."""
-    print(json_line({"error": error.as_dict()}) if as_json else f"error: {error}", file=sys.stderr, flush=True)
+    """The error on stderr: one JSON line with `--json`, else the message with expected, got, where
+    and what to try.
+    """
+    print(
+        json_line({"error": error.as_dict()}) if as_json else f"error: {error}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def run(app: typer.Typer, prog_name: str) -> NoReturn:
-    """Run a Typer app as a process: map each exception of the tree to its exit code, SIGINT to 130, SIGTERM to 143.
+    """Run a Typer app as a process: map each exception of the tree to its exit code, SIGINT to 130,
+    SIGTERM to 143.
 
     A reader that goes away (`| head`) ends the command quietly, as for any Unix filter.
     """
@@ -227,12 +246,16 @@ def run(app: typer.Typer, prog_name: str) -> NoReturn:
         _discard_stdout()
         code = 0
     except Exception as error:
-        show = getattr(error, "show", None)  # click's usage errors, whatever package Typer ships them in
+        # click's usage errors, whatever package Typer ships them in
+        show = getattr(error, "show", None)
         if show is None or not hasattr(error, "exit_code"):
             raise
         if as_json:
             message = getattr(error, "format_message", error.__str__)()
-            print(json_line({"error": {"kind": "usage", "exit_code": 2, "message": message}}), file=sys.stderr)
+            print(
+                json_line({"error": {"kind": "usage", "exit_code": 2, "message": message}}),
+                file=sys.stderr,
+            )
         else:
             show()
         code = int(error.exit_code)

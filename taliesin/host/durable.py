@@ -1,6 +1,7 @@
 """Files that are there whole or not at all, whatever kills the writer.
 
-Promises: a reader of `path` sees what was there before or the new content, and what was there at the end stays after a power cut;
+Promises: a reader of `path` sees what was there before or the new content, and what was there at
+the end stays after a power cut;
 readable by the owner only unless said otherwise. Deliberately does not know: what is in the files.
 """
 
@@ -19,7 +20,8 @@ from taliesin.errors import StoreFull, UsageError
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-_NAME_CHARS = 100  # of the target's name in the draft's: the two names together must not be too long for a file
+# of the target's name in the draft's: the two names together must not be too long for a file
+_NAME_CHARS = 100
 
 
 @contextmanager
@@ -29,8 +31,8 @@ def replacing(path: Path, *, draft: Path | None = None, mode: int = 0o600) -> It
     draft: where the file lies until then, on the same file system; beside `path` if not given.
 
     Raises:
-        OSError: from the file system, or `path` is a device, a FIFO or a socket, in whose place a file may not come; `path` is as it
-            was, unless only the last flush of its folder failed.
+        OSError: from the file system, or `path` is a device, a FIFO or a socket, in whose place a
+            file may not come; `path` is as it was, unless only the last flush of its folder failed.
     """
     _require_replaceable(path)
     if draft is None:
@@ -49,7 +51,9 @@ def replacing(path: Path, *, draft: Path | None = None, mode: int = 0o600) -> It
 
 
 def _require_replaceable(path: Path) -> None:
-    """Refuse what is no file: `--out /dev/null` of a root user would take the device away from everybody else."""
+    """Refuse what is no file: `--out /dev/null` of a root user would take the device away from
+    everybody else.
+    """
     if not path.name:  # `.` and `/`, beside which no draft can be named
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     try:
@@ -66,7 +70,9 @@ def write(path: Path, content: ReadableBuffer, *, draft: Path | None = None) -> 
         file.write(content)
 
 
-def write_output(path: Path, text: str, *, mode: int = 0o600, errors: str = "surrogatepass") -> None:
+def write_output(
+    path: Path, text: str, *, mode: int = 0o600, errors: str = "surrogatepass"
+) -> None:
     """Put `text` at a path that the user named, as UTF-8; `errors` as of `str.encode`.
 
     Raises:
@@ -82,7 +88,9 @@ def write_output(path: Path, text: str, *, mode: int = 0o600, errors: str = "sur
 
 
 def require_output(path: Path) -> None:
-    """Find out whether `write_output` can write there, before the work whose result it is. Raises as it does."""
+    """Find out whether `write_output` can write there, before the work whose result it is. Raises
+    as it does.
+    """
     try:
         _require_replaceable(path)
         draft = path.with_name(f".{os.urandom(6).hex()}")

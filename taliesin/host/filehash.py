@@ -1,4 +1,5 @@
-"""The SHA-256 of large files, remembered per file identity, so that a model is not read whole at every start.
+"""The SHA-256 of large files, remembered per file identity, so that a model is not read whole at
+every start.
 
 What is remembered is a cache: a damaged or missing one costs time and nothing else.
 """
@@ -23,10 +24,11 @@ _HASHES_KEPT = 512
 
 
 def file_sha256(path: Path, *, remembered: bool = True) -> str:
-    """The SHA-256 of a file's bytes, in hex; remembered per file identity (device, inode, size, mtime, ctime).
+    """The SHA-256 of a file's bytes, in hex; remembered per file identity (device, inode, size,
+    mtime, ctime).
 
-    A file whose inode changed less than two seconds ago is hashed and not remembered: on a file system with coarse time
-    stamps it could change again under the same identity.
+    A file whose inode changed less than two seconds ago is hashed and not remembered: on a file
+    system with coarse time stamps it could change again under the same identity.
 
     Raises:
         ModelError: not readable, or changed while it was read.
@@ -82,7 +84,8 @@ def _remembered() -> dict[str, str]:
 
 
 def _remember(identity: str, digest: str) -> None:
-    # Two writers at once: the later one wins whole, and the other's entry is computed again some day.
+    # Two writers at once: the later one wins whole, and the other's entry is computed again some
+    # day.
     files = {**_remembered(), identity: digest}
     document = {"schema": "taliesin.sha256/1", "files": dict(list(files.items())[-_HASHES_KEPT:])}
     with contextlib.suppress(OSError):

@@ -1,4 +1,6 @@
-"""What of a file the kernel holds in memory, and letting go of it: so that a benchmark can say which disk it read from."""
+"""What of a file the kernel holds in memory, and letting go of it: so that a benchmark can say
+which disk it read from.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def warm(path: Path) -> None:
 
 
 def cached_fraction(path: Path) -> float | None:
-    """Pages of the file that the kernel holds, from 0 to 1; None where it does not tell. Says nothing of a host's cache below."""
+    """Pages of the file that the kernel holds, from 0 to 1; None where it does not tell. Says
+    nothing of a host's cache below.
+    """
     size = path.stat().st_size
     n_pages = -(-size // mmap.PAGESIZE)
     held = (ctypes.c_ubyte * n_pages)()
@@ -37,7 +41,8 @@ def cached_fraction(path: Path) -> float | None:
         path.open("rb") as file,
         mmap.mmap(file.fileno(), size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE) as view,
     ):
-        anchor = ctypes.c_char.from_buffer(view)  # private and never written: only its address is wanted
+        # private and never written: only its address is wanted
+        anchor = ctypes.c_char.from_buffer(view)
         code = _libc.mincore(ctypes.addressof(anchor), size, held)
         del anchor
     return None if code else sum(page & 1 for page in held) / n_pages

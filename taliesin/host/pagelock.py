@@ -1,7 +1,9 @@
-"""Page-locked host memory: buffers that a GPU's copy engine reads at full speed, without a second copy by the driver.
+"""Page-locked host memory: buffers that a GPU's copy engine reads at full speed, without a second
+copy by the driver.
 
-Promises only speed: a buffer that could not be locked works all the same. Uses the CUDA runtime of the installed driver through
-ctypes; no other module of the package knows CUDA, and nothing here is called on a machine without a GPU in use.
+Promises only speed: a buffer that could not be locked works all the same. Uses the CUDA runtime of
+the installed driver through ctypes; no other module of the package knows CUDA, and nothing here is
+called on a machine without a GPU in use.
 """
 
 from __future__ import annotations
@@ -28,7 +30,12 @@ def _runtime() -> Any:
         library.cudaHostUnregister.argtypes = (ctypes.c_void_p,)
         library.cudaMalloc.argtypes = (ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t)
         library.cudaFree.argtypes = (ctypes.c_void_p,)
-        library.cudaMemcpy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        library.cudaMemcpy.argtypes = (
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            ctypes.c_int,
+        )
         return library
     return None
 
@@ -39,12 +46,15 @@ def address(buffer: memoryview) -> int:
 
 
 def lock(buffer: memoryview) -> bool:
-    """Lock a writable, page-aligned buffer; whether that succeeded. It takes real memory from now on, filler included."""
+    """Lock a writable, page-aligned buffer; whether that succeeded. It takes real memory from now
+    on, filler included.
+    """
     runtime = _runtime()
     if runtime is None:
         return False
     if runtime.cudaHostRegister(address(buffer), buffer.nbytes, _PORTABLE):
-        runtime.cudaGetLastError()  # or llama.cpp's next check of a kernel would find this failure and abort
+        # or llama.cpp's next check of a kernel would find this failure and abort
+        runtime.cudaGetLastError()
         return False
     return True
 
@@ -55,7 +65,9 @@ def unlock(buffer: memoryview) -> None:
 
 
 def copy_seconds(buffer: memoryview, times: int = 3) -> float | None:
-    """Seconds of the quickest of some plain copies of `buffer` to the GPU: its limit, if that is locked. None: no GPU memory."""
+    """Seconds of the quickest of some plain copies of `buffer` to the GPU: its limit, if that is
+    locked. None: no GPU memory.
+    """
     runtime = _runtime()
     target, n_bytes = ctypes.c_void_p(), buffer.nbytes
     if runtime is None or runtime.cudaMalloc(ctypes.byref(target), n_bytes):

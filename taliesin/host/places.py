@@ -9,9 +9,15 @@ import platformdirs
 
 
 def cache_dir() -> Path:
-    """The folder for everything that can be had again: TALIESIN_CACHE, else the user's cache folder."""
+    """The folder for everything that can be had again: TALIESIN_CACHE, else the user's cache
+    folder.
+    """
     named = os.environ.get("TALIESIN_CACHE")
-    return Path(named).expanduser().absolute() if named else platformdirs.user_cache_path("taliesin", appauthor=False)
+    return (
+        Path(named).expanduser().absolute()
+        if named
+        else platformdirs.user_cache_path("taliesin", appauthor=False)
+    )
 
 
 def models_dir() -> Path:
@@ -21,7 +27,9 @@ def models_dir() -> Path:
 
 
 def data_dir() -> Path:
-    """The `data` folder that ships with the code: inside an installed package, beside it in a checkout."""
+    """The `data` folder that ships with the code: inside an installed package, beside it in a
+    checkout.
+    """
     package = Path(__file__).resolve().parents[1]
     installed = package / "data"
     return installed if installed.is_dir() else package.parent / "data"

@@ -1,11 +1,16 @@
-"""Fresh prefill against graft, from each tier: seconds, bytes, and whether every timed graft was exact.
+"""Fresh prefill against graft, from each tier: seconds, bytes, and whether every timed graft was
+exact.
 
-One run, alternating: in each repeat the fresh prefill is timed first and then each graft, so that a machine that slows down slows
-both. Timed from the request to the logits after `query_tokens` more tokens: opening the file, checking the recipe and reading are
-in, hashing the logits is not. After each timed run `check_steps` greedy steps follow, untimed; every vector of every run must have
-the SHA-256 of the fresh run's, or the mode is marked and counts for nothing (one vector is not enough: docs/exactness.md, F4).
+One run, alternating: in each repeat the fresh prefill is timed first and then each graft, so that a
+machine that slows down slows
+both. Timed from the request to the logits after `query_tokens` more tokens: opening the file,
+checking the recipe and reading are in, hashing the logits is not. After each timed run
+`check_steps` greedy steps follow, untimed; every vector of every run must have the SHA-256 of the
+fresh run's, or the mode is marked and counts for nothing (one vector is not enough:
+docs/exactness.md, F4).
 
-Deliberately does not know: whether another process is busy. It records the load average before and after.
+Deliberately does not know: whether another process is busy. It records the load average before and
+after.
 """
 
 from __future__ import annotations
@@ -30,7 +35,9 @@ from taliesin.errors import UsageError
 from taliesin.host import console, machine, pagecache, pagelock
 from taliesin.store.library import Library, Policy
 
-Mode = Literal["disk, cold, hashed", "disk, cold", "disk, warm, hashed", "disk, warm", "memory", "resident"]
+Mode = Literal[
+    "disk, cold, hashed", "disk, cold", "disk, warm, hashed", "disk, warm", "memory", "resident"
+]
 MODES: tuple[Mode, ...] = (
     "disk, cold, hashed",
     "disk, cold",
@@ -50,7 +57,9 @@ _ENOUGH = 1 << 62  # a budget that nothing exceeds
 
 
 class Sample(NamedTuple):
-    """One timed run. Seconds are wall time; `read_seconds` and `place_seconds` are parts of `seconds`."""
+    """One timed run. Seconds are wall time; `read_seconds` and `place_seconds` are parts of
+    `seconds`.
+    """
 
     seconds: float
     read_seconds: float
@@ -69,7 +78,8 @@ class Row:
     samples: list[Sample] = field(default_factory=list)
     stored_bytes: int = 0
     written_bytes: int = 0
-    copy_seconds: list[float] = field(default_factory=list)  # a plain copy of `written_bytes`, measured beside
+    # a plain copy of `written_bytes`, measured beside
+    copy_seconds: list[float] = field(default_factory=list)
     limit_seconds: list[float] = field(
         default_factory=list
     )  # the same from page-locked memory to the GPU, where there is one
@@ -113,7 +123,9 @@ class Report:
         return self.row(row.n_tokens, "fresh").median / row.median if row.exact else None
 
     def floor(self, row: Row) -> float | None:
-        """Seconds that a graft to a GPU cannot go below: its bytes at the limit, and the token as the resident tier decodes it."""
+        """Seconds that a graft to a GPU cannot go below: its bytes at the limit, and the token as
+        the resident tier decodes it.
+        """
         if not row.limit_seconds or "resident" not in self.modes:
             return None
         return statistics.median(row.limit_seconds) + self.row(row.n_tokens, "resident").median
@@ -126,7 +138,8 @@ class Report:
         return [f.seconds / s.seconds for f, s in zip(fresh.samples, row.samples, strict=True)]
 
     def break_even(self, mode: str) -> float | None:
-        """Tokens from which a graft is faster than a fresh prefill, interpolated between measured lengths.
+        """Tokens from which a graft is faster than a fresh prefill, interpolated between measured
+        lengths.
 
         0 if it is at every length measured; None if at none, or if a row is not exact.
         """
@@ -161,11 +174,17 @@ class Report:
                     "speedup_spread": [min(ratios), max(ratios)] if len(ratios) > 1 else None,
                     "stored_bytes": row.stored_bytes,
                     "written_bytes": row.written_bytes,
-                    "place_gb_per_second": row.written_bytes / statistics.median(place) / 1e9 if place else None,
-                    "copy_gb_per_second": row.written_bytes / statistics.median(row.copy_seconds) / 1e9
+                    "place_gb_per_second": row.written_bytes / statistics.median(place) / 1e9
+                    if place
+                    else None,
+                    "copy_gb_per_second": row.written_bytes
+                    / statistics.median(row.copy_seconds)
+                    / 1e9
                     if row.copy_seconds
                     else None,
-                    "limit_gb_per_second": row.written_bytes / statistics.median(row.limit_seconds) / 1e9
+                    "limit_gb_per_second": row.written_bytes
+                    / statistics.median(row.limit_seconds)
+                    / 1e9
                     if row.limit_seconds
                     else None,
                     "floor_seconds": self.floor(row) if row.mode != "resident" else None,
@@ -207,7 +226,9 @@ class Bench:
     seed: int = 0
 
     def run(
-        self, lengths: Sequence[int], on_done: Callable[[int, str, float], None] = lambda _n, _mode, _seconds: None
+        self,
+        lengths: Sequence[int],
+        on_done: Callable[[int, str, float], None] = lambda _n, _mode, _seconds: None,
     ) -> Report:
         """Measure at each length. `on_done` is told length, mode and seconds of each timed run.
 
@@ -236,7 +257,12 @@ class Bench:
         with self.engine.new_context(self.engine.settings, 256) as context:
             recipe = self.engine.recipe(context)
         after = machine.load_average()
-        facts = {**before, "load_average_after": after, "model": self.engine.model.path.name, "seed": self.seed}
+        facts = {
+            **before,
+            "load_average_after": after,
+            "model": self.engine.model.path.name,
+            "seed": self.seed,
+        }
         return Report(rows, self.query_tokens, self.check_steps, facts, recipe)
 
     def _ids(self, n: int, stream: int) -> npt.NDArray[np.int32]:
@@ -246,10 +272,14 @@ class Bench:
         ends = np.array(sorted(self.engine.model.end_of_generation))
         return ids[~np.isin(ids, ends)][:n].astype(np.int32)
 
-    def _length(self, library: Library, n_tokens: int, on_done: Callable[[int, str, float], None]) -> list[Row]:
+    def _length(
+        self, library: Library, n_tokens: int, on_done: Callable[[int, str, float], None]
+    ) -> list[Row]:
         engine = self.engine
         tokens, query = self._ids(n_tokens, 0), self._ids(self.query_tokens, 1).tolist()
-        saved = engine.save_tokens(library, tokens.tolist(), f"bench-{n_tokens}", align="whole", replace_existing=True)
+        saved = engine.save_tokens(
+            library, tokens.tolist(), f"bench-{n_tokens}", align="whole", replace_existing=True
+        )
         rows = {mode: Row(n_tokens, mode) for mode in ("fresh", *self.modes)}
         room = self.query_tokens + self.check_steps + 1
         path = library.block_path(saved.info.id)
@@ -269,10 +299,14 @@ class Bench:
                     reference = self._follow(fresh_context, logits, n_tokens)
                     if repeat >= 0:
                         vectors = len(reference)
-                        rows["fresh"].samples.append(Sample(seconds, 0.0, 0.0, vectors, vectors, None))
+                        rows["fresh"].samples.append(
+                            Sample(seconds, 0.0, 0.0, vectors, vectors, None)
+                        )
                         on_done(n_tokens, "fresh", seconds)
                     for mode in self.modes:
-                        sample, grafted = self._graft(library, saved.info.id, path, mode, near, query, reference)
+                        sample, grafted = self._graft(
+                            library, saved.info.id, path, mode, near, query, reference
+                        )
                         if repeat < 0:
                             continue
                         row = rows[mode]
@@ -318,7 +352,9 @@ class Bench:
         digests = self._follow(grafted.context, logits, len(grafted.header.tokens))
         equal = sum(a == b for a, b in zip(digests, reference, strict=True))
         placed = 0.0 if mode == "resident" else grafted.restored.place_seconds
-        return Sample(seconds, grafted.restored.read_seconds, placed, len(digests), equal, cached), grafted
+        return Sample(
+            seconds, grafted.restored.read_seconds, placed, len(digests), equal, cached
+        ), grafted
 
     def _measure_copies(self, rows: Sequence[Row]) -> None:
         """What plain copies of a graft's bytes take, beside each repeat and once for all its modes."""
@@ -331,7 +367,9 @@ class Bench:
                     if limit is not None:
                         row.limit_seconds.append(limit)
 
-    def _follow(self, context: llama.Context, logits: npt.NDArray[np.float32], n_tokens: int) -> list[str]:
+    def _follow(
+        self, context: llama.Context, logits: npt.NDArray[np.float32], n_tokens: int
+    ) -> list[str]:
         """Digests of `logits`, which follow the query, and of `check_steps` greedy steps after it."""
         digests, position = [certificate.digest(logits)], n_tokens + self.query_tokens
         for step in range(self.check_steps):
@@ -362,15 +400,16 @@ def _limit_seconds(n_bytes: int) -> float | None:
         pagelock.unlock(memory)
 
 
-# -- advice ------------------------------------------------------------------------------------------------------------
+# -- advice ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Advice:
     """Whether a text of `n_tokens` is worth a block on this machine.
 
-    Seconds are estimates for that length: measured at `measured_tokens`, and beyond in proportion (prefill grows faster than that,
-    so the true gain is larger). `uses` is after how many grafts the extra time of saving is won back; None: never.
+    Seconds are estimates for that length: measured at `measured_tokens`, and beyond in proportion
+    (prefill grows faster than that, so the true gain is larger). `uses` is after how many grafts
+    the extra time of saving is won back; None: never.
     """
 
     n_tokens: int
@@ -392,7 +431,8 @@ class Advice:
 
 
 def advise(engine: Engine, n_tokens: int, *, most_tokens: int = 1024, repeats: int = 3) -> Advice:
-    """Measure this machine with short blocks and say what a text of `n_tokens` would gain from disk, files in the page cache.
+    """Measure this machine with short blocks and say what a text of `n_tokens` would gain from
+    disk, files in the page cache.
 
     most_tokens: no longer block is measured.
     """
@@ -406,9 +446,14 @@ def advise(engine: Engine, n_tokens: int, *, most_tokens: int = 1024, repeats: i
     floor = min(report.row(n, "disk, warm").median for n in report.lengths)
     graft_seconds = floor + (row.median - floor) * scale
     fresh_seconds = fresh * scale
-    with tempfile.TemporaryDirectory(prefix="taliesin-advise-") as folder, Library(Path(folder) / "library") as library:
+    with (
+        tempfile.TemporaryDirectory(prefix="taliesin-advise-") as folder,
+        Library(Path(folder) / "library") as library,
+    ):
         started = time.perf_counter()
-        saved = engine.save_tokens(library, bench._ids(measured, 0).tolist(), "advise", align="whole")
+        saved = engine.save_tokens(
+            library, bench._ids(measured, 0).tolist(), "advise", align="whole"
+        )
         extra = (time.perf_counter() - started - saved.prefill_seconds) * scale
         block_bytes = int(saved.info.file_bytes * scale)
     gain = fresh_seconds - graft_seconds
@@ -426,13 +471,25 @@ def advise(engine: Engine, n_tokens: int, *, most_tokens: int = 1024, repeats: i
     )
 
 
-# -- showing -----------------------------------------------------------------------------------------------------------
+# -- showing ---------------------------------------------------------------------------------------
 
-HEADERS = ("tokens", "mode", "median ms", "spread ms", "times faster", "stored MB", "GB/s", "copy GB/s", "exact")
+HEADERS = (
+    "tokens",
+    "mode",
+    "median ms",
+    "spread ms",
+    "times faster",
+    "stored MB",
+    "GB/s",
+    "copy GB/s",
+    "exact",
+)
 
 
 def table_rows(report: Report) -> list[tuple[str, ...]]:
-    """One row of text per length and mode, under `HEADERS`. GB/s is of handing the state to llama.cpp."""
+    """One row of text per length and mode, under `HEADERS`. GB/s is of handing the state to
+    llama.cpp.
+    """
     rows: list[tuple[str, ...]] = []
     for row, fields in zip(report.rows, report.as_dict()["rows"], strict=True):
         spread = row.spread
@@ -475,7 +532,9 @@ def break_even_lines(report: Report) -> list[str]:
 
 
 def limit_lines(report: Report) -> list[str]:
-    """On a GPU, one sentence per length: the limit of copying, measured in this run, and the floor that follows from it."""
+    """On a GPU, one sentence per length: the limit of copying, measured in this run, and the floor
+    that follows from it.
+    """
     lines = []
     for n in report.lengths:
         row = next((row for row in report.rows if row.n_tokens == n and row.limit_seconds), None)
@@ -513,7 +572,8 @@ def markdown(report: Report) -> str:
 
 
 def plot(report: Report, path: Path) -> None:
-    """A PNG: seconds over tokens by mode, and how many times faster than fresh; both axes logarithmic.
+    """A PNG: seconds over tokens by mode, and how many times faster than fresh; both axes
+    logarithmic.
 
     Raises:
         UsageError: matplotlib is not installed.
@@ -525,7 +585,8 @@ def plot(report: Report, path: Path) -> None:
         from matplotlib import pyplot
     except ImportError as error:
         raise UsageError(
-            "no plot without matplotlib", hint="in a checkout: python3 scripts/bootstrap.py --extras test,plots"
+            "no plot without matplotlib",
+            hint="in a checkout: python3 scripts/bootstrap.py --extras test,plots",
         ) from error
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for number, mode in enumerate(("fresh", *report.modes)):
@@ -534,7 +595,13 @@ def plot(report: Report, path: Path) -> None:
         tokens = [row.n_tokens for row in rows]
         left.plot(tokens, [row.median for row in rows], marker="o", label=mode, color=f"C{number}")
         if mode != "fresh":
-            right.plot(tokens, [report.speedup(row) for row in rows], marker="o", label=mode, color=f"C{number}")
+            right.plot(
+                tokens,
+                [report.speedup(row) for row in rows],
+                marker="o",
+                label=mode,
+                color=f"C{number}",
+            )
     left.set_ylabel("seconds to the first logits (median)")
     right.set_ylabel("times faster than fresh (ratio of medians)")
     right.axhline(1, color="grey", linewidth=0.8)
@@ -545,7 +612,8 @@ def plot(report: Report, path: Path) -> None:
         axes.grid(True, which="both", alpha=0.2)
         axes.legend(fontsize=8)
     figure.suptitle(
-        f"{report.machine['model']}, {report.machine['cpu']}, {', '.join(report.recipe['devices'])}", fontsize=9
+        f"{report.machine['model']}, {report.machine['cpu']}, {', '.join(report.recipe['devices'])}",
+        fontsize=9,
     )
     figure.savefig(path, dpi=130, metadata={"Software": None})
     pyplot.close(figure)

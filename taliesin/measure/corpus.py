@@ -1,7 +1,8 @@
-"""Seeded text of any length for experiments: plain reports of invented places, so that nothing in it can be known beforehand.
+"""Seeded text of any length for experiments: plain reports of invented places, so that nothing in
+it can be known beforehand.
 
-Promises that the same seed and index give the same text for ever. Deliberately not interesting: a number buried in it is the only
-thing of its kind.
+Promises that the same seed and index give the same text for ever. Deliberately not interesting: a
+number buried in it is the only thing of its kind.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What this machine has for the toolkit, what it lacks, and the command that mends each lack.
 
-Looks and never changes anything. A finding is `needed` when `taliesin save` with the default model cannot run without it;
-everything else is told and does not count against the machine. It deliberately decodes nothing: whether grafts are exact
-here is `taliesin verify`.
+Looks and never changes anything. A finding is `needed` when `taliesin save` with the default model
+cannot run without it;
+everything else is told and does not count against the machine. It deliberately decodes nothing:
+whether grafts are exact here is `taliesin verify`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from taliesin.models import catalogue
 from taliesin.models import resolve as models
 
 OLDEST_PYTHON = (3, 11)
-# The default model's weights (100 MB), a context of 4,096 tokens (95 MB) and compute buffers, with room for Python.
+# The default model's weights (100 MB), a context of 4,096 tokens (95 MB) and compute buffers, with
+# room for Python.
 NEEDED_MEMORY_BYTES = 600_000_000
 NEEDED_DISK_BYTES = 300_000_000
 CHECKOUT_HINT = "in a checkout: make env"
@@ -103,7 +105,13 @@ def _engine() -> Iterator[Finding]:
         state: State = "missing" if _version("llama-cpp-python") == "not installed" else "wrong"
         yield Finding("engine", "llama-cpp-python", state, found, needed=True, mend=CHECKOUT_HINT)
         return
-    yield Finding("engine", "llama-cpp-python", "ok", f"{info['llama_cpp_python']}, the pinned version", needed=True)
+    yield Finding(
+        "engine",
+        "llama-cpp-python",
+        "ok",
+        f"{info['llama_cpp_python']}, the pinned version",
+        needed=True,
+    )
     features = str(info["instruction_set"])
     if native := re.findall(r"\b(?:AMX_\w+|AVX512\w*)=1", features):
         # Seen on hosts with AMX: such a build faults at the first matrix product.
@@ -116,22 +124,30 @@ def _engine() -> Iterator[Finding]:
         )
     else:
         yield Finding("engine", "instruction set", "ok", features)
-    gpu = "a GPU backend is built in" if info["supports_gpu"] else "CPU only: no GPU backend is built in"
+    gpu = (
+        "a GPU backend is built in"
+        if info["supports_gpu"]
+        else "CPU only: no GPU backend is built in"
+    )
     yield Finding("engine", "devices", "ok", "; ".join([gpu, *_gpus()]))
 
 
 def _gpus() -> list[str]:
-    """Names and memory of NVIDIA GPUs, where nvidia-ml-py (the `energy` extra) and a driver are there."""
+    """Names and memory of NVIDIA GPUs, where nvidia-ml-py (the `energy` extra) and a driver are
+    there.
+    """
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # not installed, no driver, a driver of another version: all mean that none can be named
+    # not installed, no driver, a driver of another version: all mean that none can be named
+    except Exception:
         return []
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         return [
-            f"{pynvml.nvmlDeviceGetName(h)}, {human_bytes(pynvml.nvmlDeviceGetMemoryInfo(h).total)}" for h in handles
+            f"{pynvml.nvmlDeviceGetName(h)}, {human_bytes(pynvml.nvmlDeviceGetMemoryInfo(h).total)}"
+            for h in handles
         ]
     except pynvml.NVMLError as error:
         return [f"GPUs cannot be asked: {error}"]
@@ -140,7 +156,12 @@ def _gpus() -> list[str]:
 
 
 def _machine() -> Iterator[Finding]:
-    yield Finding("machine", "processor", "ok", f"{_processor()}, {usable_cores()} of {os.cpu_count()} cores usable")
+    yield Finding(
+        "machine",
+        "processor",
+        "ok",
+        f"{_processor()}, {usable_cores()} of {os.cpu_count()} cores usable",
+    )
     free = available_memory()
     if free is None:
         yield Finding("machine", "free memory", "unknown", "cannot be read on this system")
@@ -160,14 +181,20 @@ def _machine() -> Iterator[Finding]:
 
 def _processor() -> str:
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        found = re.search(
+            r"^model name\s*:\s*(.+)$",
+            Path("/proc/cpuinfo").read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
     except OSError:
         found = None
     return f"{found[1]} ({platform.machine()})" if found else platform.machine()
 
 
 def available_memory() -> int | None:
-    """Bytes that can be allocated without swapping: MemAvailable, or the control group's room where that is less."""
+    """Bytes that can be allocated without swapping: MemAvailable, or the control group's room where
+    that is less.
+    """
     try:
         text = Path("/proc/meminfo").read_text(encoding="utf-8")
     except OSError:
@@ -180,7 +207,9 @@ def available_memory() -> int | None:
         group = Path("/sys/fs/cgroup")
         limit = (group / "memory.max").read_text(encoding="ascii").strip()
         if limit != "max":
-            free = min(free, int(limit) - int((group / "memory.current").read_text(encoding="ascii")))
+            free = min(
+                free, int(limit) - int((group / "memory.current").read_text(encoding="ascii"))
+            )
     except (OSError, ValueError):
         pass
     return max(free, 0)
@@ -203,14 +232,23 @@ def _folders(library: Path | None) -> Iterator[Finding]:
         found = f"{folder}: {human_bytes(_size(folder))}, {human_bytes(free)} free"
         mend = None
         if not ground.is_dir() or not os.access(ground, os.W_OK | os.X_OK):
-            state, found, mend = "wrong", f"{folder}: cannot be written", f"name another folder with {variable}"
+            state, found, mend = (
+                "wrong",
+                f"{folder}: cannot be written",
+                f"name another folder with {variable}",
+            )
         elif free < need:
-            state, mend = "missing", f"free {human_bytes(need)}, or name a folder on another disk with {variable}"
+            state, mend = (
+                "missing",
+                f"free {human_bytes(need)}, or name a folder on another disk with {variable}",
+            )
         yield Finding("folders", what, state, found, needed=True, mend=mend)
     for build in sorted((models.cache_dir() / "wheels").glob("*/build.json")):
         wheel = next(iter(sorted(build.parent.glob("*.whl"))), None)
         if wheel:
-            yield Finding("folders", "built wheel", "ok", f"{wheel}, {human_bytes(wheel.stat().st_size)}")
+            yield Finding(
+                "folders", "built wheel", "ok", f"{wheel}, {human_bytes(wheel.stat().st_size)}"
+            )
 
 
 def _size(folder: Path) -> int:
@@ -229,7 +267,14 @@ def _models(rehash: bool) -> Iterator[Finding]:
         needed = known.name == models.DEFAULT
         mend = f"taliesin model pull {known.name}"
         if not known.path.is_file():
-            yield Finding("models", known.name, "missing", f"{human_bytes(known.n_bytes)} to get", needed, mend)
+            yield Finding(
+                "models",
+                known.name,
+                "missing",
+                f"{human_bytes(known.n_bytes)} to get",
+                needed,
+                mend,
+            )
             continue
         if rehash:
             result = models.verify(known)
@@ -241,34 +286,60 @@ def _models(rehash: bool) -> Iterator[Finding]:
             status = "ok" if got in ("", known.sha256) else "wrong hash"
         if status == "ok":
             checked = "SHA-256 right" if got else "SHA-256 not checked (--hash does)"
-            yield Finding("models", known.name, "ok", f"{human_bytes(known.n_bytes)}, {checked}", needed)
+            yield Finding(
+                "models", known.name, "ok", f"{human_bytes(known.n_bytes)}, {checked}", needed
+            )
         else:
-            yield Finding("models", known.name, "wrong", f"{status}: {got}, {known.path}", needed, mend)
+            yield Finding(
+                "models", known.name, "wrong", f"{status}: {got}, {known.path}", needed, mend
+            )
 
 
 def _server() -> Iterator[Finding]:
     path, source = find_server()
     if path is None:
-        yield Finding("server", "llama-server", "missing", "only for --engine server", mend="make server")
+        yield Finding(
+            "server", "llama-server", "missing", "only for --engine server", mend="make server"
+        )
         return
     try:
         done = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
+            [path, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            check=False,
         )
-        said = next((line for line in (done.stderr + done.stdout).splitlines() if line.startswith("version")), "")
+        said = next(
+            (
+                line
+                for line in (done.stderr + done.stdout).splitlines()
+                if line.startswith("version")
+            ),
+            "",
+        )
         runs = done.returncode == 0
     except (OSError, subprocess.TimeoutExpired) as error:
         said, runs = str(error), False
     if runs:
-        yield Finding("server", "llama-server", "ok", f"{path} ({source}), {said or 'version unknown'}")
+        yield Finding(
+            "server", "llama-server", "ok", f"{path} ({source}), {said or 'version unknown'}"
+        )
     else:
         yield Finding(
-            "server", "llama-server", "wrong", f"{path} ({source}) does not start: {said}", mend="make server"
+            "server",
+            "llama-server",
+            "wrong",
+            f"{path} ({source}) does not start: {said}",
+            mend="make server",
         )
 
 
 def find_server() -> tuple[Path | None, str]:
-    """llama-server and how it was found: TALIESIN_LLAMA_SERVER, what `make server` built for this version, the PATH."""
+    """llama-server and how it was found: TALIESIN_LLAMA_SERVER, what `make server` built for this
+    version, the PATH.
+    """
     named = os.environ.get("TALIESIN_LLAMA_SERVER")
     if named:
         return Path(named).expanduser().absolute(), "TALIESIN_LLAMA_SERVER"
@@ -281,7 +352,11 @@ def find_server() -> tuple[Path | None, str]:
         if version == _version("llama-cpp-python") and os.access(path, os.X_OK):
             return path, "built by make server"
     on_path = shutil.which("llama-server")
-    return (Path(on_path), "on the PATH: its build is another than the embedded engine's") if on_path else (None, "")
+    return (
+        (Path(on_path), "on the PATH: its build is another than the embedded engine's")
+        if on_path
+        else (None, "")
+    )
 
 
 def _build_tools() -> Iterator[Finding]:
@@ -294,12 +369,21 @@ def _build_tools() -> Iterator[Finding]:
             yield Finding("build", what, "ok", found)
         else:
             yield Finding(
-                "build", what, "missing", "only to build", mend=f"apt-get install {package}, or your system's"
+                "build",
+                what,
+                "missing",
+                "only to build",
+                mend=f"apt-get install {package}, or your system's",
             )
 
 
 def _extras() -> Iterator[Finding]:
-    modules = {"hub": "huggingface_hub", "plots": "matplotlib", "energy": "pynvml", "data": "pyarrow"}
+    modules = {
+        "hub": "huggingface_hub",
+        "plots": "matplotlib",
+        "energy": "pynvml",
+        "data": "pyarrow",
+    }
     there = [extra for extra, module in modules.items() if util.find_spec(module)]
     missing = [extra for extra in modules if extra not in there]
     yield Finding(
@@ -307,5 +391,7 @@ def _extras() -> Iterator[Finding]:
         "optional packages",
         "missing" if missing else "ok",
         f"have: {', '.join(there) or 'none'}; not: {', '.join(missing) or 'none'}",
-        mend=f"in a checkout: python3 scripts/bootstrap.py --extras test,{','.join(missing)}" if missing else None,
+        mend=f"in a checkout: python3 scripts/bootstrap.py --extras test,{','.join(missing)}"
+        if missing
+        else None,
     )

@@ -1,13 +1,15 @@
-"""Numbers buried in a corpus far longer than any context, each read back from the one block that holds it.
+"""Numbers buried in a corpus far longer than any context, each read back from the one block that
+holds it.
 
-A seeded corpus of `n_tokens` is cut into `n_blocks` blocks of one length; at each depth (a token offset in the whole corpus) a
-sentence with a random number of five digits is put between two others. Every block is prefilled once and stored; blocks that are
-already in the library with the same tokens are used as they are, so a run can be stopped and started again. Then each number is
-asked for: the question is routed by its words, the one block grafted, the answer generated under a grammar of one to five digits.
-A number read is right only if it is equal.
+A seeded corpus of `n_tokens` is cut into `n_blocks` blocks of one length; at each depth (a token
+offset in the whole corpus) a sentence with a random number of five digits is put between two
+others. Every block is prefilled once and stored; blocks that are already in the library with the
+same tokens are used as they are, so a run can be stopped and started again. Then each number is
+asked for: the question is routed by its words, the one block grafted, the answer generated under a
+grammar of one to five digits. A number read is right only if it is equal.
 
-The claim under test is that what a read costs does not depend on how deep the number lies: seconds over depth are fitted with a
-line, and its slope is given with its 95 % interval.
+The claim under test is that what a read costs does not depend on how deep the number lies: seconds
+over depth are fitted with a line, and its slope is given with its 95 % interval.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class Needle(NamedTuple):
 
 
 class Read(NamedTuple):
-    """One question: what was routed, read and paid. Seconds are wall time: routing, graft, then question and answer."""
+    """One question: what was routed, read and paid. Seconds are wall time: routing, graft, then
+    question and answer.
+    """
 
     depth: int
     block: int
@@ -75,7 +79,9 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True)
 class Slope:
-    """A line fitted to seconds over depth: seconds per million tokens, with its 95 % interval (None for fewer than 3 reads)."""
+    """A line fitted to seconds over depth: seconds per million tokens, with its 95 % interval (None
+    for fewer than 3 reads).
+    """
 
     seconds_per_million: float
     low: float
@@ -89,7 +95,9 @@ class Slope:
 
 @dataclass(frozen=True)
 class Report:
-    """A whole run. Memory in bytes: the process's peak, and the GPU's in use at the end (None without one)."""
+    """A whole run. Memory in bytes: the process's peak, and the GPU's in use at the end (None
+    without one).
+    """
 
     n_tokens: int
     n_blocks: int
@@ -135,7 +143,9 @@ class Hunt:
 
     def __post_init__(self) -> None:
         if self.n_blocks < 1 or self.depths < 1:
-            raise UsageError("blocks and depths must be at least one", got=f"{self.n_blocks}, {self.depths}")
+            raise UsageError(
+                "blocks and depths must be at least one", got=f"{self.n_blocks}, {self.depths}"
+            )
         self.block_tokens = self.n_tokens // self.n_blocks
         self._shape = prompt.frame(self.engine.model)
         longest = self.engine.model.n_ctx_train - _SPARE
@@ -152,12 +162,20 @@ class Hunt:
     def _hide(self) -> list[Needle]:
         rng = random.Random(f"needles {self.seed}")
         last = self.n_tokens - 1
-        depths = [round(i * last / (self.depths - 1)) for i in range(self.depths)] if self.depths > 1 else [0]
+        depths = (
+            [round(i * last / (self.depths - 1)) for i in range(self.depths)]
+            if self.depths > 1
+            else [0]
+        )
         found: dict[str, Needle] = {}
         for depth in depths:
-            vault = next(name for name in iter(lambda: corpus.place_name(rng), "") if name not in found)
+            vault = next(
+                name for name in iter(lambda: corpus.place_name(rng), "") if name not in found
+            )
             block = min(depth // self.block_tokens, self.n_blocks - 1)
-            found[vault] = Needle(depth, block, vault, str(rng.randrange(10 ** (DIGITS - 1), 10**DIGITS)))
+            found[vault] = Needle(
+                depth, block, vault, str(rng.randrange(10 ** (DIGITS - 1), 10**DIGITS))
+            )
         return list(found.values())
 
     def name(self, block: int) -> str:
@@ -174,8 +192,11 @@ class Hunt:
         room_left = room - sum(map(len, pieces))
         waiting = list(zip(here, pieces, strict=True))
         while room_left > 0 or waiting:
-            # a sentence that starts at or after the depth asked for is put behind the needle; the last ones go to the end
-            if waiting and (waiting[0][0].depth - block * self.block_tokens <= len(body) or room_left <= 0):
+            # a sentence that starts at or after the depth asked for is put behind the needle; the
+            # last ones go to the end
+            if waiting and (
+                waiting[0][0].depth - block * self.block_tokens <= len(body) or room_left <= 0
+            ):
                 body += waiting.pop(0)[1]
                 continue
             ids = model.tokenize(" " + next(stream), special=False)[:room_left]
@@ -183,8 +204,12 @@ class Hunt:
             room_left -= len(ids)
         return [*shape.before, *body, *shape.between]
 
-    def save(self, on_block: Callable[[bool, int], None] = lambda _reused, _n_tokens: None) -> tuple[int, int]:
-        """Store the blocks that are not there yet: how many were saved, how many reused. `on_block` is told of each."""
+    def save(
+        self, on_block: Callable[[bool, int], None] = lambda _reused, _n_tokens: None
+    ) -> tuple[int, int]:
+        """Store the blocks that are not there yet: how many were saved, how many reused. `on_block`
+        is told of each.
+        """
         saved = reused = 0
         for block in range(self.n_blocks):
             ids, name = self.tokens(block), self.name(block)
@@ -193,7 +218,13 @@ class Hunt:
                 head = len(self._shape.before)
                 text = self.engine.model.text(ids[head : len(ids) - len(self._shape.between)])
                 self.engine.save_tokens(
-                    self.library, ids, name, align="whole", shape=self._shape, text=text, replace_existing=True
+                    self.library,
+                    ids,
+                    name,
+                    align="whole",
+                    shape=self._shape,
+                    text=text,
+                    replace_existing=True,
                 )
             saved, reused = saved + (not there), reused + there
             on_block(there, len(ids))
@@ -212,10 +243,15 @@ class Hunt:
             return False
 
     def query(self, grafted: Grafted, needle: Needle) -> list[int]:
-        """Ids after the block: in a chat the question and the answer up to its number, else only that beginning of an answer."""
+        """Ids after the block: in a chat the question and the answer up to its number, else only
+        that beginning of an answer.
+        """
         asked = grafted.query(needle.question) if self._shape.kind == "chat" else []
         lead = needle.sentence.removesuffix(f"{needle.number}.")
-        return [*asked, *self.engine.model.tokenize(lead if asked else f"\n\n{lead}", special=False)]
+        return [
+            *asked,
+            *self.engine.model.tokenize(lead if asked else f"\n\n{lead}", special=False),
+        ]
 
     def read(self, tiers: Tiers) -> Iterator[Read]:
         """Ask for every number in order of depth."""
@@ -247,7 +283,9 @@ class Hunt:
         query = self.query(grafted, needle)
         grafted.prefill(query)
         position, stop = len(grafted.header.tokens) + len(query), frozenset(grafted.header.stop)
-        steps = self.engine.continue_from(grafted.context, position, DIGITS, Sampling(grammar=GRAMMAR), stop)
+        steps = self.engine.continue_from(
+            grafted.context, position, DIGITS, Sampling(grammar=GRAMMAR), stop
+        )
         return "".join(step.text for step in steps)
 
     def report(self, reads: list[Read], saved: int, reused: int, save_seconds: float) -> Report:

@@ -1,7 +1,8 @@
-"""The catalogue of models: what each name stands for, told by size and SHA-256, and where its file can be had.
+"""The catalogue of models: what each name stands for, told by size and SHA-256, and where its file
+can be had.
 
-Reads data/models.yaml and a file of the user's; refuses one with faults, each named in a line. It deliberately does not know
-what is on this machine beyond where a file would lie.
+Reads data/models.yaml and a file of the user's; refuses one with faults, each named in a line. It
+deliberately does not know what is on this machine beyond where a file would lie.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def catalogue() -> list[ModelEntry]:
     """The entries of data/models.yaml, then those of the file that TALIESIN_CATALOGUE names.
 
     Raises:
-        ModelError: a catalogue that cannot be read, or has faults; each fault is one line of the message.
+        ModelError: a catalogue that cannot be read, or has faults; each fault is one line of the
+        message.
     """
     entries = list(_read_catalogue(data_dir() / "models.yaml"))
     named = os.environ.get("TALIESIN_CATALOGUE")
@@ -125,27 +127,38 @@ def _parsed_catalogue(text: str, path: Path) -> tuple[ModelEntry, ...]:
             seen: set[str] = set()
             for key, _value in node.value:
                 if key.value in seen:
-                    raise yaml.MarkedYAMLError(problem=f"{key.value} is there twice", problem_mark=key.start_mark)
+                    raise yaml.MarkedYAMLError(
+                        problem=f"{key.value} is there twice", problem_mark=key.start_mark
+                    )
                 seen.add(key.value)
             return super().construct_mapping(node, deep)
 
     try:
         document = yaml.load(text, Loader)  # a SafeLoader: plain data only
     except yaml.YAMLError as error:
-        raise ModelError("the catalogue is not YAML", got=" ".join(str(error).split()), where=path) from error
+        raise ModelError(
+            "the catalogue is not YAML", got=" ".join(str(error).split()), where=path
+        ) from error
     if (
         not isinstance(document, dict)
         or document.get("schema") != SCHEMA
         or not isinstance(document.get("models"), dict)
     ):
-        raise ModelError("not a catalogue of models", expected=f"schema: {SCHEMA}, models: ...", where=path)
+        raise ModelError(
+            "not a catalogue of models", expected=f"schema: {SCHEMA}, models: ...", where=path
+        )
     faults: list[str] = []
     entries = [_parsed_entry(name, fields, faults) for name, fields in document["models"].items()]
     faults += [f"{key}: unknown key" for key in document.keys() - {"schema", "models"}]
     files = [entry.file for entry in entries if entry]
-    faults += [f"{file}: two models have this file" for file in sorted({f for f in files if files.count(f) > 1})]
+    faults += [
+        f"{file}: two models have this file"
+        for file in sorted({f for f in files if files.count(f) > 1})
+    ]
     if faults:
-        raise ModelError("the catalogue has faults:\n" + "\n".join(f"  {fault}" for fault in faults), where=path)
+        raise ModelError(
+            "the catalogue has faults:\n" + "\n".join(f"  {fault}" for fault in faults), where=path
+        )
     return tuple(entry for entry in entries if entry)
 
 
@@ -161,8 +174,16 @@ _RULES: dict[str, tuple[type, str, Any]] = {
     "notes": (str, "text", lambda _v: True),
 }
 _HUB_RULES: dict[str, tuple[type, str, Any]] = {
-    "repo": (str, "owner/name", lambda v: re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", v)),
-    "file": (str, "a file of the repository", lambda v: v and not v.startswith("/") and ".." not in v.split("/")),
+    "repo": (
+        str,
+        "owner/name",
+        lambda v: re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", v),
+    ),
+    "file": (
+        str,
+        "a file of the repository",
+        lambda v: v and not v.startswith("/") and ".." not in v.split("/"),
+    ),
     "revision": (str, "a commit, branch or tag", lambda v: re.fullmatch(r"[A-Za-z0-9][\w.-]*", v)),
 }
 _PART_RULES: dict[str, tuple[type, str, Any]] = {
@@ -171,7 +192,9 @@ _PART_RULES: dict[str, tuple[type, str, Any]] = {
 }
 
 
-def _checked(fields: Any, rules: dict[str, tuple[type, str, Any]], where: str, faults: list[str]) -> bool:
+def _checked(
+    fields: Any, rules: dict[str, tuple[type, str, Any]], where: str, faults: list[str]
+) -> bool:
     """Whether `fields` obeys `rules`; every breach becomes one line of `faults`."""
     before = len(faults)
     if not isinstance(fields, dict):
@@ -188,9 +211,15 @@ def _checked(fields: Any, rules: dict[str, tuple[type, str, Any]], where: str, f
 def _parsed_entry(name: Any, fields: Any, faults: list[str]) -> ModelEntry | None:
     before = len(faults)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        faults.append(f"{name!r}: a name has lower-case letters, digits, dot, dash and underscore, 64 at most")
+        faults.append(
+            f"{name!r}: a name has lower-case letters, digits, dot, dash and underscore, 64 at most"
+        )
     fields = dict(fields) if isinstance(fields, dict) else fields
-    hub, packages = (fields.pop("hub", None), fields.pop("packages", [])) if isinstance(fields, dict) else (None, [])
+    hub, packages = (
+        (fields.pop("hub", None), fields.pop("packages", []))
+        if isinstance(fields, dict)
+        else (None, [])
+    )
     _checked(fields, _RULES, str(name), faults)
     if hub is not None:
         _checked(hub, _HUB_RULES, f"{name}: hub", faults)

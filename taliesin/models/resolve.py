@@ -1,6 +1,8 @@
-"""Models by name or path: the file on this machine that is meant, and whether it is what the catalogue says.
+"""Models by name or path: the file on this machine that is meant, and whether it is what the
+catalogue says.
 
-The front of `catalogue`, `filehash` and `download` for everything above. It deliberately knows nothing of what is in a GGUF
+The front of `catalogue`, `filehash` and `download` for everything above. It deliberately knows
+nothing of what is in a GGUF
 file beyond its magic and version: loading it is `taliesin.engine.llama`.
 """
 
@@ -40,7 +42,8 @@ _GGUF_VERSIONS = (2, 3)
 
 
 def resolve(name_or_path: str | Path) -> Path:
-    """The GGUF file that a catalogue name or a path stands for. A name comes first, `./NAME` is always a path.
+    """The GGUF file that a catalogue name or a path stands for. A name comes first, `./NAME` is
+    always a path.
 
     Looks at magic, version and, for a name, the size; not at the hash (`file_sha256` does).
 
@@ -73,29 +76,41 @@ def resolve(name_or_path: str | Path) -> Path:
 
 
 def with_sha256(sha256: str, given: str | None = None) -> Path | None:
-    """The model file with that hash: `given` (a name or a path) if it is the one, else one of the catalogue; None if neither is here.
+    """The model file with that hash: `given` (a name or a path) if it is the one, else one of the
+    catalogue; None if neither is here.
 
     Raises:
         ModelError: `given` is nothing, or a model file is not what it should be.
     """
     if given is not None and file_sha256(path := resolve(given)) == sha256:
         return path
-    known = next((known for known in catalogue() if known.sha256 == sha256 and known.path.is_file()), None)
+    known = next(
+        (known for known in catalogue() if known.sha256 == sha256 and known.path.is_file()), None
+    )
     return None if known is None else resolve(known.name)
 
 
 def check_gguf(path: Path) -> int:
-    """The GGUF version of a file, or ModelError. Source: the header in ggml's docs/gguf.md: magic, u32 version."""
+    """The GGUF version of a file, or ModelError. Source: the header in ggml's docs/gguf.md: magic,
+    u32 version.
+    """
     try:
         with path.open("rb") as stream:
             head = stream.read(24)
     except OSError as error:
         raise ModelError("the model file cannot be read", got=error.strerror, where=path) from error
     if len(head) < 24 or head[:4] != b"GGUF":
-        raise ModelError("not a GGUF file", expected="it to start with GGUF", got=repr(head[:4]), where=path)
+        raise ModelError(
+            "not a GGUF file", expected="it to start with GGUF", got=repr(head[:4]), where=path
+        )
     (version,) = struct.unpack_from("<I", head, 4)
     if version not in _GGUF_VERSIONS:
-        raise ModelError("a GGUF file of a version that is not read", expected=_GGUF_VERSIONS, got=version, where=path)
+        raise ModelError(
+            "a GGUF file of a version that is not read",
+            expected=_GGUF_VERSIONS,
+            got=version,
+            where=path,
+        )
     return int(version)
 
 
@@ -117,6 +132,10 @@ def verify(known: ModelEntry) -> Verification:
         return Verification(known.name, path, "missing", known.sha256, "")
     size = path.stat().st_size
     if size != known.n_bytes:
-        return Verification(known.name, path, "wrong size", f"{known.n_bytes} bytes", f"{size} bytes")
+        return Verification(
+            known.name, path, "wrong size", f"{known.n_bytes} bytes", f"{size} bytes"
+        )
     got = file_sha256(path, remembered=False)
-    return Verification(known.name, path, "ok" if got == known.sha256 else "wrong hash", known.sha256, got)
+    return Verification(
+        known.name, path, "ok" if got == known.sha256 else "wrong hash", known.sha256, got
+    )

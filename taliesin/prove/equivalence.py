@@ -1,6 +1,7 @@
 """Two sets of logits compared: bits first, then distributions, then statistics over samples.
 
-Pure numpy and scipy. "Exact" means that the bytes are equal, nothing else; the other figures say how far from it a failure is.
+Pure numpy and scipy. "Exact" means that the bytes are equal, nothing else; the other figures say
+how far from it a failure is.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ Logits = npt.NDArray[np.float32]
 class Pair(NamedTuple):
     """One logits vector of the reference run and of the run under test.
 
-    kl: KL(reference || tested) in nats, from float64 log-softmax. worst: largest absolute difference of two logits.
+    kl: KL(reference || tested) in nats, from float64 log-softmax. worst: largest absolute
+    difference of two logits.
     """
 
     equal: bool
@@ -44,14 +46,20 @@ def compare(reference: Logits, tested: Logits) -> Pair:
     best = int(reference.argmax())
     kl = 0.0 if equal else float(np.sum(np.exp(p) * (p - q)))
     return Pair(
-        equal, kl, best == int(tested.argmax()), float(np.abs(reference - tested).max()), float(p[best]), float(q[best])
+        equal,
+        kl,
+        best == int(tested.argmax()),
+        float(np.abs(reference - tested).max()),
+        float(p[best]),
+        float(q[best]),
     )
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Over `n` sampled pairs. Mann-Whitney U (two-sided, scipy) and Cliff's delta compare the log-probabilities that the two runs give
-    to the reference's most likely token; `mann_whitney_p` is None where the test is undefined (fewer than 2 pairs, or no variation).
+    """Over `n` sampled pairs. Mann-Whitney U (two-sided, scipy) and Cliff's delta compare the
+    log-probabilities that the two runs give to the reference's most likely token; `mann_whitney_p`
+    is None where the test is undefined (fewer than 2 pairs, or no variation).
     """
 
     n: int
@@ -68,7 +76,9 @@ class Statistics:
 
 
 def statistics(pairs: Sequence[Pair]) -> Statistics:
-    """Median, p99 and maximum of KL, argmax agreement, Mann-Whitney U and Cliff's delta over `pairs` (at least one)."""
+    """Median, p99 and maximum of KL, argmax agreement, Mann-Whitney U and Cliff's delta over
+    `pairs` (at least one).
+    """
     from scipy.stats import mannwhitneyu
 
     kl = np.array([p.kl for p in pairs])

@@ -1,14 +1,17 @@
-"""Keep a library usable after an upgrade: re-prove every block, and compute anew those that this engine would not have computed.
+"""Keep a library usable after an upgrade: re-prove every block, and compute anew those that this
+engine would not have computed.
 
-For each block, the one proved longest ago first: the recipe that this engine has now is compared with the block's, and where they
-agree the block is grafted and its certificate re-run. Where they differ, or the certificate or the payload does not hold, the
-block's token ids are prefilled again into a *new generation*. It is written to the library's `tmp/`, read back from there, grafted
-into a new context behind a decoy prompt and must give every logits vector of its own fresh prefill; only then do the names move to
-it, each by one rename, and only then is the old generation removed. A run that is killed leaves the old generation or the new one
-under every name, and the next run takes up whatever lies between.
+For each block, the one proved longest ago first: the recipe that this engine has now is compared
+with the block's, and where they agree the block is grafted and its certificate re-run. Where they
+differ, or the certificate or the payload does not hold, the block's token ids are prefilled again
+into a *new generation*. It is written to the library's `tmp/`, read back from there, grafted into a
+new context behind a decoy prompt and must give every logits vector of its own fresh prefill; only
+then do the names move to it, each by one rename, and only then is the old generation removed. A run
+that is killed leaves the old generation or the new one under every name, and the next run takes up
+whatever lies between.
 
-Deliberately does not know: how two recipes differ (`fingerprint`), and where a text came from: without its token ids there is
-nothing to rebuild.
+Deliberately does not know: how two recipes differ (`fingerprint`), and where a text came from:
+without its token ids there is nothing to rebuild.
 """
 
 from __future__ import annotations
@@ -57,8 +60,9 @@ REPLACES = "replaces"
 class Outcome(NamedTuple):
     """What became of one block.
 
-    status: *verified* as it is; *rebuilt* and proved; *stale*, to be rebuilt (dry run); *left* as it was, because what is needed
-    for it is not here; *failed*, and the old generation is still in place; of an *other-engine* (llama-server), and not looked at.
+    status: *verified* as it is; *rebuilt* and proved; *stale*, to be rebuilt (dry run); *left* as
+    it was, because what is needed for it is not here; *failed*, and the old generation is still in
+    place; of an *other-engine* (llama-server), and not looked at.
     reason: why it is not simply verified.
     id: of the block that the names lead to now.
     """
@@ -75,8 +79,8 @@ class Outcome(NamedTuple):
 class Proof(NamedTuple):
     """What a block that came from elsewhere is worth here, and in words.
 
-    *exact*: same recipe, and its certificate was re-run here and held; *inexact*: it can be grafted with --inexact; *unusable*: it
-    cannot; *unchecked*: its model or the engine is not here.
+    *exact*: same recipe, and its certificate was re-run here and held; *inexact*: it can be grafted
+    with --inexact; *unusable*: it cannot; *unchecked*: its model or the engine is not here.
     """
 
     name: str
@@ -86,7 +90,9 @@ class Proof(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """Outcomes in the order of the work. `n_waiting` blocks were not reached before the time was up."""
+    """Outcomes in the order of the work. `n_waiting` blocks were not reached before the time was
+    up.
+    """
 
     outcomes: list[Outcome]
     n_waiting: int
@@ -130,10 +136,12 @@ class Rebuilder:
     """Re-proves and rebuilds blocks of one library, with one model loaded at a time.
 
     Args:
-        model: a catalogue name or a GGUF file. Blocks of this model use it, and so do blocks whose own model is nowhere here, if
-            it gives their ids the same text. Blocks whose own model is in the catalogue and here keep that.
+        model: a catalogue name or a GGUF file. Blocks of this model use it, and so do blocks whose
+            own model is nowhere here, if it gives their ids the same text. Blocks whose own model
+            is in the catalogue and here keep that.
         move: whether blocks may go to another model than their own.
-        threads, ubatch, gpu_layers: what the blocks shall be computed with from now on; None keeps what each says.
+        threads, ubatch, gpu_layers: what the blocks shall be computed with from now on; None keeps
+        what each says.
         thorough: prove new generations also by `verify` in processes of its own, once.
         dry_run: change nothing.
     """
@@ -159,8 +167,10 @@ class Rebuilder:
         No block is begun after `max_seconds`; another run goes on there.
 
         Raises:
-            StoreLocked: another rebuild is at work on the library. StoreMissing: one of `only` is not there.
-            StoreFull: no space for a new generation, or a read-only place; the old one is there. ModelError: `model` is nothing.
+            StoreLocked: another rebuild is at work on the library. StoreMissing: one of `only` is
+            not there.
+            StoreFull: no space for a new generation, or a read-only place; the old one is there.
+            ModelError: `model` is nothing.
         """
         if self.model is not None:
             models.resolve(self.model)
@@ -170,7 +180,9 @@ class Rebuilder:
             with self._alone():
                 for line in self.library.list() if only is None else ():
                     if line.name is not None and not line.id:
-                        outcomes.append(Outcome((line.name,), "", "", "failed", str(line.problem), 0, 0.0))
+                        outcomes.append(
+                            Outcome((line.name,), "", "", "failed", str(line.problem), 0, 0.0)
+                        )
                         on_block(outcomes[-1])
                 successors = {} if self.dry_run else self._take_up()
                 queue = self._queue(only)
@@ -186,10 +198,12 @@ class Rebuilder:
         return Report(outcomes, len(queue), time.monotonic() - started)
 
     def prove(self, name: str) -> Proof:
-        """What the block is worth here as it is; its payload is hashed and its certificate re-run. Changes nothing.
+        """What the block is worth here as it is; its payload is hashed and its certificate re-run.
+        Changes nothing.
 
         Raises:
-            StoreMissing, StoreDamaged, FormatError: as `Library.open`, and for a payload that is not what was written.
+            StoreMissing, StoreDamaged, FormatError: as `Library.open`, and for a payload that is
+            not what was written.
         """
         with self.library.open(name) as block:
             try:
@@ -200,13 +214,21 @@ class Rebuilder:
             if moved:
                 return Proof(name, "unchecked", "not checked here: its model is not here")
             recipe, n_tokens = block.header.recipe, len(block.header.tokens)
-            differing = fingerprint.identity_differences(recipe, engine.recipe(engine.context(settings, n_tokens)))
+            differing = fingerprint.identity_differences(
+                recipe, engine.recipe(engine.context(settings, n_tokens))
+            )
             if differing:
                 fits = not any(d.field in fingerprint.UNBRIDGEABLE for d in differing)
                 what = "functional, not exact here" if fits else "not usable here"
-                return Proof(name, "inexact" if fits else "unusable", f"{what}: {'; '.join(map(str, differing))}")
+                return Proof(
+                    name,
+                    "inexact" if fits else "unusable",
+                    f"{what}: {'; '.join(map(str, differing))}",
+                )
             if block.header.certificate is None:
-                return Proof(name, "unchecked", "same recipe, but the block has no certificate to re-check")
+                return Proof(
+                    name, "unchecked", "same recipe, but the block has no certificate to re-check"
+                )
             try:
                 certify(engine, block)
             except CertificateMismatch as error:
@@ -221,7 +243,7 @@ class Rebuilder:
             self._engine.close()
             self._engine = None
 
-    # -- which, and in what order --------------------------------------------------------------------------------------
+    # -- which, and in what order ------------------------------------------------------------------
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -232,17 +254,23 @@ class Rebuilder:
             lock.acquire()
         except Timeout as error:
             raise StoreLocked(
-                "another rebuild is at work on this library", where=lock.lock_file, hint="wait until it is done"
+                "another rebuild is at work on this library",
+                where=lock.lock_file,
+                hint="wait until it is done",
             ) from error
         except OSError as error:
-            raise StoreFull("not permitted, or no space", got=error.strerror, where=lock.lock_file) from error
+            raise StoreFull(
+                "not permitted, or no space", got=error.strerror, where=lock.lock_file
+            ) from error
         try:
             yield
         finally:
             lock.release()
 
     def _queue(self, only: Collection[str] | None) -> list[str]:
-        """Ids of named blocks, the one whose proof is oldest first; a block was proved when it was made."""
+        """Ids of named blocks, the one whose proof is oldest first; a block was proved when it was
+        made.
+        """
         certified = self.library.index.certified()
         proved: dict[str, float] = {}
         for line in self.library.list():
@@ -250,12 +278,16 @@ class Rebuilder:
                 made = 0.0 if line.problem else _unix(line.created)
                 proved[line.id] = max(certified.get(line.id, 0.0), made)
         if only is not None:
-            proved = {block_id: proved.get(block_id, 0.0) for block_id in (self.library.info(n).id for n in only)}
+            proved = {
+                block_id: proved.get(block_id, 0.0)
+                for block_id in (self.library.info(n).id for n in only)
+            }
         return sorted(proved, key=lambda block_id: (proved[block_id], block_id))
 
     def _take_up(self) -> dict[str, list[str]]:
-        """What a killed run left between two steps: old generations that no name leads to any more are removed, and new ones that
-        no name, or not every name, leads to yet come back as old id -> new ids."""
+        """What a killed run left between two steps: old generations that no name leads to any more
+        are removed, and new ones that no name, or not every name, leads to yet come back as old id
+        -> new ids."""
         with self.library.locked():
             self.library.remove_leftovers()
         lines = self.library.list()
@@ -275,12 +307,16 @@ class Rebuilder:
                 self.library.remove(old)
         return successors
 
-    # -- one block -----------------------------------------------------------------------------------------------------
+    # -- one block ---------------------------------------------------------------------------------
 
     def _treat(self, block_id: str, successors: dict[str, list[str]]) -> Outcome | None:
         """None if no name leads to the block any more."""
         started = time.monotonic()
-        names = tuple(line.name for line in self.library.list() if line.id == block_id and line.name is not None)
+        names = tuple(
+            line.name
+            for line in self.library.list()
+            if line.id == block_id and line.name is not None
+        )
         if not names:
             return None
         n_tokens, new_id, reason = 0, block_id, ""
@@ -307,25 +343,32 @@ class Rebuilder:
         except ToolkitError as error:
             what = error.message + (f" ({error.got})" if error.got is not None else "")
             status, reason = "failed", f"{reason}; {what}" if reason else what
-        return Outcome(names, block_id, new_id, status, reason, n_tokens, time.monotonic() - started)
+        return Outcome(
+            names, block_id, new_id, status, reason, n_tokens, time.monotonic() - started
+        )
 
     def _record(self, block_id: str) -> None:
         if not self.dry_run:
             self.library.index.set_certified(block_id, time.time())
 
     def _engine_for(self, block: BlockFile) -> tuple[Engine, Settings, str]:
-        """The engine and the settings that the block shall have now, and why its model is another one if it is.
+        """The engine and the settings that the block shall have now, and why its model is another
+        one if it is.
 
         Raises:
             _Left: it is not a block of the embedded engine, or what it needs is not here.
         """
         recipe = block.header.recipe
         if recipe.get("engine") != "embedded":
-            raise _OtherEngine(f"a block of engine {recipe.get('engine')!r}, which this command does not compute")
+            raise _OtherEngine(
+                f"a block of engine {recipe.get('engine')!r}, which this command does not compute"
+            )
         gpu_layers = recipe.get("n_gpu_layers", 0) if self.gpu_layers is None else self.gpu_layers
         engine, moved = self._load(str(recipe.get("model_sha256")), gpu_layers)
         if self.gpu_layers is None and recipe.get("devices") and not engine.model.devices:
-            raise _Left(f"computed on {recipe['devices']}, which is not here; --gpu-layers 0 moves it to the CPU")
+            raise _Left(
+                f"computed on {recipe['devices']}, which is not here; --gpu-layers 0 moves it to the CPU"
+            )
         if moved:
             _require_same_text(engine, block)
         # Fields that an older version did not record, or recorded otherwise, get today's default.
@@ -352,7 +395,9 @@ class Rebuilder:
             return found, ""
         if self.model is None or not self.move:
             move = ", or one to move it to" if self.move else ""
-            raise _Left(f"its model (SHA-256 {sha256[:12]}) is not here; --model names its file{move}")
+            raise _Left(
+                f"its model (SHA-256 {sha256[:12]}) is not here; --model names its file{move}"
+            )
         given = models.resolve(self.model)
         return given, f"another model: stored {sha256[:12]}, now {models.file_sha256(given)[:12]}"
 
@@ -373,8 +418,12 @@ class Rebuilder:
             return error.message
         return ""
 
-    def _adopt(self, engine: Engine, block_id: str, settings: Settings, successors: list[str]) -> str | None:
-        """The id of a new generation that an earlier run made and could not name everywhere, if it holds here."""
+    def _adopt(
+        self, engine: Engine, block_id: str, settings: Settings, successors: list[str]
+    ) -> str | None:
+        """The id of a new generation that an earlier run made and could not name everywhere, if it
+        holds here.
+        """
         for new_id in successors:
             try:
                 with self.library.open(new_id) as block:
@@ -386,7 +435,9 @@ class Rebuilder:
             return new_id
         return None
 
-    def _renew(self, engine: Engine, block: BlockFile, block_id: str, settings: Settings, moved: bool) -> str:
+    def _renew(
+        self, engine: Engine, block: BlockFile, block_id: str, settings: Settings, moved: bool
+    ) -> str:
         """Compute the block anew, prove it, and put it in its place; its id."""
         old = block.header
         ids = [*old.tokens.tolist(), *old.tail.tolist()]
@@ -416,7 +467,8 @@ class Rebuilder:
 def certify(engine: Engine, block: BlockFile) -> Grafted:
     """Graft a block into a new context behind a decoy prompt and re-run its certificate.
 
-    A new context and a decoy, because a graft that does nothing must not find what an earlier prefill of the same ids left.
+    A new context and a decoy, because a graft that does nothing must not find what an earlier
+    prefill of the same ids left.
 
     Raises:
         CertificateMismatch, RecipeMismatch, StoreDamaged, FormatError: as `Engine.graft`.
@@ -426,7 +478,9 @@ def certify(engine: Engine, block: BlockFile) -> Grafted:
     kept = {n: recipe[n] for n in SETTINGS if n in recipe}
     n_tokens = len(block.header.tokens) + max(certificate.POSITIONS, _DECOY_TOKENS)
     context = engine.context(replace(Settings(), n_ctx=256, **kept), n_tokens)
-    context.decode([1 + i % (engine.model.n_vocab - 1) for i in range(_DECOY_TOKENS)], 0, logits=False)
+    context.decode(
+        [1 + i % (engine.model.n_vocab - 1) for i in range(_DECOY_TOKENS)], 0, logits=False
+    )
     return engine.graft(block, policy="always", certify=True, n_extra=certificate.POSITIONS)
 
 
@@ -435,9 +489,14 @@ def _require_exact(block: BlockFile, engine: Engine) -> None:
 
     report = verify.verify(block, engine.model.path, gpu_layers=engine.gpu_layers, trials=1)
     if not report.exact:
-        first = [f"{row.query_tokens} tokens" for row in report.rows if row.equal_block_then_query < row.n_vectors]
+        first = [
+            f"{row.query_tokens} tokens"
+            for row in report.rows
+            if row.equal_block_then_query < row.n_vectors
+        ]
         raise CertificateMismatch(
-            "the new generation differs from a fresh recompute", got=f"after queries of {', '.join(first)}"
+            "the new generation differs from a fresh recompute",
+            got=f"after queries of {', '.join(first)}",
         )
 
 
@@ -462,7 +521,10 @@ def _require_same_text(engine: Engine, block: BlockFile) -> None:
         framed = (tuple(ids[: len(shape.before)]), tuple(ids[end:]), header.after_query)
         if framed != (shape.before, shape.between, shape.after):
             problem = "another chat template"
-        elif engine.model.text(body) != header.text and engine.model.tokenize(header.text, special=False) != body:
+        elif (
+            engine.model.text(body) != header.text
+            and engine.model.tokenize(header.text, special=False) != body
+        ):
             problem = "its tokens are other pieces of text"
     if problem:
         raise ModelError(

@@ -1,13 +1,17 @@
-"""The proof: a block's graft against a fresh recompute, in two processes, every logits vector hashed.
+"""The proof: a block's graft against a fresh recompute, in two processes, every logits vector
+hashed.
 
-What is compared, for each query and trial: the logits after the query and after each greedy step. *Reference*: an ordinary context
-in a process of its own, the block prefilled, the query decoded. *Tested*: another process, a decoy prompt decoded first (so that
-a graft that does nothing cannot pass), the block grafted by the same code that `taliesin graft` runs. Where the block promises
+What is compared, for each query and trial: the logits after the query and after each greedy step.
+*Reference*: an ordinary context in a process of its own, the block prefilled, the query decoded.
+*Tested*: another process, a decoy prompt decoded first (so that a graft that does nothing cannot
+pass), the block grafted by the same code that `taliesin graft` runs. Where the block promises
 equality with the one-shot prompt, that is computed as well.
 
-A verifier is worth as much as its failures: `Sabotage` names grafts that are broken on purpose, each of which must be caught.
+A verifier is worth as much as its failures: `Sabotage` names grafts that are broken on purpose,
+each of which must be caught.
 
-Cost: one prefill of the block for each query, trial and reference; the one-shot reference is computed once.
+Cost: one prefill of the block for each query, trial and reference; the one-shot reference is
+computed once.
 """
 
 from __future__ import annotations
@@ -73,7 +77,9 @@ class Run(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Equality of one query length over all trials: how many of the vectors are equal, and where the first difference is."""
+    """Equality of one query length over all trials: how many of the vectors are equal, and where
+    the first difference is.
+    """
 
     query_tokens: int
     n_vectors: int
@@ -84,7 +90,9 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What `verify` found. `exact` is the verdict: every vector equals the reference that the block promises."""
+    """What `verify` found. `exact` is the verdict: every vector equals the reference that the block
+    promises.
+    """
 
     block_id: str
     title: str
@@ -103,14 +111,18 @@ class Report:
 
     @property
     def exact(self) -> bool:
-        return self.block_then_query_holds and (self.promise != "one-shot" or bool(self.one_shot_holds))
+        return self.block_then_query_holds and (
+            self.promise != "one-shot" or bool(self.one_shot_holds)
+        )
 
     def as_dict(self) -> dict[str, Any]:
         fields = asdict(self) | {"exact": self.exact, "rows": [row._asdict() for row in self.rows]}
         return fields | {"statistics": self.statistics.as_dict()}
 
 
-def queries(n_vocab: int, lengths: tuple[int, ...] = QUERY_LENGTHS, seed: int = _SEED) -> list[list[int]]:
+def queries(
+    n_vocab: int, lengths: tuple[int, ...] = QUERY_LENGTHS, seed: int = _SEED
+) -> list[list[int]]:
     """Seeded token ids, one list for each length."""
     rng = np.random.default_rng(seed)
     low, high = min(10, n_vocab - 1), min(n_vocab, 40_000)
@@ -133,8 +145,9 @@ def verify(
 ) -> Report:
     """Compare grafts of `block` with fresh recomputes of its tokens on `model`.
 
-    `one_shot` False leaves the one-shot reference out where the block does not promise to equal it. `fresh_trials` computes the
-    reference fewer times than `trials` (prefills are what a long block costs); grafts then take turns among them.
+    `one_shot` False leaves the one-shot reference out where the block does not promise to equal it.
+    `fresh_trials` computes the reference fewer times than `trials` (prefills are what a long block
+    costs); grafts then take turns among them.
 
     Raises:
         UsageError: a count out of range, or a sabotage that does not exist for this block.
@@ -149,23 +162,33 @@ def verify(
         )
     recipe = dict(block.header.recipe)
     if sabotage is Sabotage.PLAIN_SWA and not recipe.get("window"):
-        raise UsageError("plain-swa breaks window layers, and this model has none", got=recipe.get("architecture"))
+        raise UsageError(
+            "plain-swa breaks window layers, and this model has none",
+            got=recipe.get("architecture"),
+        )
     ids = queries(_n_vocab_bound(block), lengths)
     decoy = queries(_n_vocab_bound(block), (DECOY_TOKENS,), _SEED + 1)[0]
     with tempfile.TemporaryDirectory(prefix="taliesin-verify-") as folder:
-        job = Job("fresh", str(model), gpu_layers, str(block.path), ids, decoy, n_steps, trials, folder)
+        job = Job(
+            "fresh", str(model), gpu_layers, str(block.path), ids, decoy, n_steps, trials, folder
+        )
         # the mapping from (trial, query) to runs of each role
         computed = {(r.trial, r.query): r for r in _worker(_as(job, trials=n_fresh), on_run)}
         fresh = {
-            (trial, query): computed[trial % n_fresh, query] for trial in range(trials) for query in range(len(ids))
+            (trial, query): computed[trial % n_fresh, query]
+            for trial in range(trials)
+            for query in range(len(ids))
         }
         whole: dict[int, Run] | None = None
         if one_shot or block.header.equals == "one-shot":
             whole = {r.query: r for r in _worker(_as(job, role="one-shot", trials=1), on_run)}
         tested = {
-            (r.trial, r.query): r for r in _worker(_as(job, role="graft", sabotage=sabotage and sabotage.value), on_run)
+            (r.trial, r.query): r
+            for r in _worker(_as(job, role="graft", sabotage=sabotage and sabotage.value), on_run)
         }
-        rows = [_row(query, len(ids[query]), fresh, whole, tested, trials) for query in range(len(ids))]
+        rows = [
+            _row(query, len(ids[query]), fresh, whole, tested, trials) for query in range(len(ids))
+        ]
         pairs = _sample(fresh, tested, Path(folder), samples)
     return Report(
         block_id=block.block_id or "",
@@ -176,7 +199,9 @@ def verify(
         n_steps=n_steps,
         rows=rows,
         block_then_query_holds=all(row.equal_block_then_query == row.n_vectors for row in rows),
-        one_shot_holds=all(row.equal_one_shot == row.n_vectors for row in rows) if whole is not None else None,
+        one_shot_holds=all(row.equal_one_shot == row.n_vectors for row in rows)
+        if whole is not None
+        else None,
         statistics=statistics(pairs),
         fresh_seconds=float(np.median([r.first_seconds for r in fresh.values() if r.query == 0])),
         graft_seconds=float(np.median([r.first_seconds for r in tested.values() if r.query == 0])),
@@ -186,7 +211,9 @@ def verify(
 
 
 def _n_vocab_bound(block: BlockFile) -> int:
-    """A vocabulary size that is surely not too large: the block's own largest id says how far ids go."""
+    """A vocabulary size that is surely not too large: the block's own largest id says how far ids
+    go.
+    """
     return int(block.header.tokens.max()) + 1
 
 
@@ -217,10 +244,17 @@ def _row(
 
 
 def _sample(
-    fresh: dict[tuple[int, int], Run], tested: dict[tuple[int, int], Run], folder: Path, samples: int
+    fresh: dict[tuple[int, int], Run],
+    tested: dict[tuple[int, int], Run],
+    folder: Path,
+    samples: int,
 ) -> list[Pair]:
     """Up to `samples` pairs, spread evenly over all vectors of all runs."""
-    both = [(a, b) for key in sorted(fresh) for a, b in zip(fresh[key].digests, tested[key].digests, strict=True)]
+    both = [
+        (a, b)
+        for key in sorted(fresh)
+        for a, b in zip(fresh[key].digests, tested[key].digests, strict=True)
+    ]
     chosen = np.unique(np.linspace(0, len(both) - 1, min(samples, len(both))).astype(int))
     return [compare(load(folder, both[i][0]), load(folder, both[i][1])) for i in chosen]
 
@@ -273,7 +307,9 @@ def _worker(job: Job, on_run: Callable[[str, Run], None]) -> Iterator[Run]:
         if process.wait():
             last = complaint.strip().splitlines()[-1:] or ["no message"]
             raise TaliesinError(
-                f"the {job.role} process died", expected="exit code 0", got=f"{process.returncode}: {last[0]}"
+                f"the {job.role} process died",
+                expected="exit code 0",
+                got=f"{process.returncode}: {last[0]}",
             )
     finally:
         process.kill()

@@ -1,4 +1,6 @@
-"""One side of a verification, in a process of its own: a `verify.Job` on stdin, one JSON line per run on stdout."""
+"""One side of a verification, in a process of its own: a `verify.Job` on stdin, one JSON line per
+run on stdout.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from taliesin.store.blockfile import BlockFile
 
 
 def fresh(job: Job, engine: Engine, block: BlockFile) -> Iterator[Run]:
-    """Reference runs: a new context for each query, the block and the query prefilled (as one prompt in role "one-shot")."""
+    """Reference runs: a new context for each query, the block and the query prefilled (as one
+    prompt in role "one-shot").
+    """
     tokens = block.header.tokens.tolist()
     settings = settings_of(block.header.recipe, block.path, {})
     for trial in range(job.trials):
@@ -36,7 +40,9 @@ def fresh(job: Job, engine: Engine, block: BlockFile) -> Iterator[Run]:
 
 
 def grafted(job: Job, engine: Engine, block: BlockFile) -> Iterator[Run]:
-    """Tested runs: a new context for each trial, a decoy decoded in it, then a graft for each query."""
+    """Tested runs: a new context for each trial, a decoy decoded in it, then a graft for each
+    query.
+    """
     sabotage = Sabotage(job.sabotage) if job.sabotage else None
     n_tokens = len(block.header.tokens)
     settings = settings_of(block.header.recipe, block.path, {})
@@ -49,13 +55,21 @@ def grafted(job: Job, engine: Engine, block: BlockFile) -> Iterator[Run]:
         engine.context(replace(settings, **overrides), n_tokens + room).decode(job.decoy, 0)
         for number, query in enumerate(job.queries):
             started = time.perf_counter()
-            put_back = engine.graft(block, overrides=overrides, inexact=sabotage is not None, n_extra=room)
+            put_back = engine.graft(
+                block, overrides=overrides, inexact=sabotage is not None, n_extra=room
+            )
             position = n_tokens + _break(sabotage, put_back, block)
             yield _run(job, put_back.context, query, position, trial, number, started)
 
 
 def _run(
-    job: Job, context: llama.Context, prompt: list[int], position: int, trial: int, query: int, started: float
+    job: Job,
+    context: llama.Context,
+    prompt: list[int],
+    position: int,
+    trial: int,
+    query: int,
+    started: float,
 ) -> Run:
     digests: list[str] = []
     first_seconds = 0.0
@@ -85,20 +99,27 @@ def _break(sabotage: Sabotage | None, put_back: Grafted, block: BlockFile) -> in
 
 
 def _flip(prepared: graft.Prepared) -> None:
-    """Double or halve the first stored value of the last cell in the first ordinary layer's K: visible to every query."""
+    """Double or halve the first stored value of the last cell in the first ordinary layer's K:
+    visible to every query.
+    """
     last = [step for step in prepared.steps if isinstance(step, placement.Restore)][-1]
     buffer = prepared.buffers[-1]
-    # ordinary part: prefix 8, counts 8, cells 12 each, layer counts 8, first K header 12 (type i32, row bytes u64)
+    # ordinary part: prefix 8, counts 8, cells 12 each, layer counts 8, first K header 12 (type i32,
+    # row bytes u64)
     rows = 16 + 12 * prepared.n_tokens + 8 + 12
     row_bytes = int.from_bytes(buffer[rows - 8 : rows], "little")
     assert last.n_bytes == len(buffer)
-    buffer[rows + (prepared.n_tokens - 1) * row_bytes + 1] ^= 0x04  # lowest exponent bit of a float16: stays finite
+    # lowest exponent bit of a float16: stays finite
+    buffer[rows + (prepared.n_tokens - 1) * row_bytes + 1] ^= 0x04
 
 
 def main() -> None:
     job = Job(**json.load(sys.stdin))
     try:
-        with Engine(job.model, gpu_layers=job.gpu_layers) as engine, BlockFile.open(Path(job.block)) as block:
+        with (
+            Engine(job.model, gpu_layers=job.gpu_layers) as engine,
+            BlockFile.open(Path(job.block)) as block,
+        ):
             runs = grafted(job, engine, block) if job.role == "graft" else fresh(job, engine, block)
             for run in runs:
                 console.out(console.json_line(run._asdict()))

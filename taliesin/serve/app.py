@@ -1,18 +1,21 @@
 """`taliesin serve`: an OpenAI-compatible front of a llama-server that grafts blocks of a library.
 
-A request's prompt is tokenised by the server itself; the longest block that is a prefix of its ids, or the one named in
-`taliesin_block`, is put into a slot, and the request goes to the server pinned to that slot. Everything else passes through,
-pinned too and without reuse, so that its answer is a fresh one. Response headers say what was done:
+A request's prompt is tokenised by the server itself; the longest block that is a prefix of its ids,
+or the one named in `taliesin_block`, is put into a slot, and the request goes to the server pinned
+to that slot. Everything else passes through, pinned too and without reuse, so that its answer is a
+fresh one. Response headers say what was done:
 
     X-Taliesin-Block            id of the block, or "none"
     X-Taliesin-Tokens-Skipped   prompt tokens that were not evaluated
     X-Taliesin-Proof            what the answer may be called
 
-The headers are sent only after the server's own counts were read from its first chunk: an ineffective graft is a 502, never an answer.
+The headers are sent only after the server's own counts were read from its first chunk: an
+ineffective graft is a 502, never an answer.
 
-One request computes at a time (`slots`). Standard library only: http.server with a thread for each connection. Without a key it
-binds loopback addresses only and accepts loopback Host headers only, so that a web page cannot reach it by another name; it sends no
-CORS header, and a body must be JSON, which a foreign page may not send without asking first.
+One request computes at a time (`slots`). Standard library only: http.server with a thread for each
+connection. Without a key it binds loopback addresses only and accepts loopback Host headers only,
+so that a web page cannot reach it by another name; it sends no CORS header, and a body must be
+JSON, which a foreign page may not send without asking first.
 """
 
 from __future__ import annotations
@@ -59,17 +62,33 @@ _SECONDS = 60.0  # for a client to send its request
 _MOST_DIGITS = 18  # of a length
 _OWN = "taliesin_block"
 _ROUTES = ("/v1/chat/completions", "/v1/completions")
-# Fields of llama-server's that would undo the pinning, or put a chunk without counts in front of the first one.
-_RESERVED = ("id_slot", "cache_prompt", "n_cache_reuse", "timings_per_token", "return_progress", _OWN)
+# Fields of llama-server's that would undo the pinning, or put a chunk without counts in front of
+# the first one.
+_RESERVED = (
+    "id_slot",
+    "cache_prompt",
+    "n_cache_reuse",
+    "timings_per_token",
+    "return_progress",
+    _OWN,
+)
 _ANSWERS = ("n", "n_cmpl")  # how many answers: OpenAI's name and llama-server's own
-# A block that is not what it was, as far as that is known without the server: the request is answered without it.
+# A block that is not what it was, as far as that is known without the server: the request is
+# answered without it.
 _UNUSABLE = (StoreMissing, StoreDamaged, FormatError, UnsupportedVersion, CertificateMismatch)
-_STATUS = {2: HTTPStatus.BAD_REQUEST, 10: HTTPStatus.NOT_FOUND, 22: HTTPStatus.CONFLICT, 33: HTTPStatus.BAD_REQUEST}
+_STATUS = {
+    2: HTTPStatus.BAD_REQUEST,
+    10: HTTPStatus.NOT_FOUND,
+    22: HTTPStatus.CONFLICT,
+    33: HTTPStatus.BAD_REQUEST,
+}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is sent on for one request: `path` and `body`, after a graft or not. `as_chat`: the answer is to be a chat one."""
+    """What is sent on for one request: `path` and `body`, after a graft or not. `as_chat`: the
+    answer is to be a chat one.
+    """
 
     path: str
     body: dict[str, Any]
@@ -81,7 +100,9 @@ class Plan:
 
 @dataclass
 class Front:
-    """The requests' way from HTTP to a slot. Thread-safe: one request at a time is planned and computed."""
+    """The requests' way from HTTP to a slot. Thread-safe: one request at a time is planned and
+    computed.
+    """
 
     engine: ServerEngine
     library: Path | None
@@ -95,12 +116,14 @@ class Front:
         """How a request is answered.
 
         Raises:
-            UsageError: it asks for what cannot be grafted. StoreMissing: it names a block that is not there.
+            UsageError: it asks for what cannot be grafted. StoreMissing: it names a block that is
+            not there.
         """
         for name in _ANSWERS:
             if body.get(name) not in (None, 1):
                 raise UsageError(
-                    "one answer at a time: several would be computed in one batch", got=f"{name} = {body[name]!r}"
+                    "one answer at a time: several would be computed in one batch",
+                    got=f"{name} = {body[name]!r}",
                 )
         wanted = body.get(_OWN)
         sent = {k: v for k, v in body.items() if k not in _RESERVED}
@@ -126,8 +149,14 @@ class Front:
         question = body.pop("prompt", None)
         if as_chat:
             messages = body.pop("messages", None)
-            shape_ok = isinstance(messages, list) and len(messages) == 1 and isinstance(messages[0], dict)
-            question = messages[0].get("content") if shape_ok and messages[0].get("role") == "user" else None
+            shape_ok = (
+                isinstance(messages, list) and len(messages) == 1 and isinstance(messages[0], dict)
+            )
+            question = (
+                messages[0].get("content")
+                if shape_ok and messages[0].get("role") == "user"
+                else None
+            )
         if not isinstance(question, str):
             raise UsageError(
                 "a named block takes one question",
@@ -146,22 +175,32 @@ class Front:
         return Plan(_ROUTES[1], body, grafted, len(query), query[0], as_chat)
 
     def _prompt_ids(self, path: str, body: dict[str, Any]) -> list[int] | None:
-        """The ids that llama-server will make of the request; None where that is not one prompt of text."""
+        """The ids that llama-server will make of the request; None where that is not one prompt of
+        text.
+        """
         client = self.engine.server.client
         if path == _ROUTES[0]:
             prompt = client.call("POST", "/apply-template", body)["prompt"]
         else:
             prompt = body.get("prompt")
-            if isinstance(prompt, list) and prompt and all(type(i) is int and 0 <= i < 1 << 31 for i in prompt):
+            if (
+                isinstance(prompt, list)
+                and prompt
+                and all(type(i) is int and 0 <= i < 1 << 31 for i in prompt)
+            ):
                 return prompt
         if not isinstance(prompt, str):
             return None
-        made = client.call("POST", "/tokenize", {"content": prompt, "add_special": True, "parse_special": True})
+        made = client.call(
+            "POST", "/tokenize", {"content": prompt, "add_special": True, "parse_special": True}
+        )
         tokens: list[int] = made["tokens"]
         return tokens
 
     def _longest_prefix(self, ids: list[int], unusable: set[str]) -> str | None:
-        """Id of the longest usable block whose ids begin `ids` and end before them; none of `unusable`."""
+        """Id of the longest usable block whose ids begin `ids` and end before them; none of
+        `unusable`.
+        """
         with self._store() as store:
             listed = {info.id for info in store.list() if info.problem is None} - unusable
             for key in listed - set(self._blocks) - self._refused:
@@ -239,9 +278,13 @@ class Front:
                         timings = head[-1].get("timings", {}) if head else {}
                         if grafted:
                             engine.require_effective(
-                                n_block, plan.n_query, timings.get("cache_n", -1), timings.get("prompt_n", -1)
+                                n_block,
+                                plan.n_query,
+                                timings.get("cache_n", -1),
+                                timings.get("prompt_n", -1),
                             )
-                            # Unknown until the end; the next request puts the block back where this one leaves the ring.
+                            # Unknown until the end; the next request puts the block back where this
+                            # one leaves the ring.
                             slot.next_token, slot.end = plan.next_token, engine.n_ctx
                         proof = grafted.label if grafted else "not grafted"
                         headers = {
@@ -256,7 +299,9 @@ class Front:
                             yield headers, objects
                 except httpx.HTTPError as error:
                     raise ServerError(
-                        "llama-server went away while it answered", got=error, where=engine.server.url
+                        "llama-server went away while it answered",
+                        got=error,
+                        where=engine.server.url,
                     ) from error
 
 
@@ -265,7 +310,9 @@ def _sent(engine: ServerEngine, request: httpx.Request) -> Iterator[Iterator[dic
     """Send a request; the JSON objects of its answer, of which there is at least one."""
     response = engine.server.client.http.send(request, stream=True)
     try:
-        if response.status_code != HTTPStatus.OK or "text/event-stream" not in response.headers.get("content-type", ""):
+        if response.status_code != HTTPStatus.OK or "text/event-stream" not in response.headers.get(
+            "content-type", ""
+        ):
             response.read()
             yield iter([engine.server.client.checked(response)])
             return
@@ -285,7 +332,9 @@ def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
         try:
             yield json.loads(data)
         except ValueError as error:
-            raise ServerError("llama-server sent something that is not JSON", got=data.strip()[:300]) from error
+            raise ServerError(
+                "llama-server sent something that is not JSON", got=data.strip()[:300]
+            ) from error
 
 
 def _as_chat(chunk: dict[str, Any], streamed: bool) -> dict[str, Any]:
@@ -300,7 +349,11 @@ def _as_chat(chunk: dict[str, Any], streamed: bool) -> dict[str, Any]:
         }
         for choice in chunk["choices"]
     ]
-    return {**chunk, "object": "chat.completion.chunk" if streamed else "chat.completion", "choices": choices}
+    return {
+        **chunk,
+        "object": "chat.completion.chunk" if streamed else "chat.completion",
+        "choices": choices,
+    }
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -314,12 +367,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
-            self.close_connection = True  # its body is not read, and would be taken for the next request
+            # its body is not read, and would be taken for the next request
+            self.close_connection = True
         if self.path == "/health":
             self._json(HTTPStatus.OK, {"status": "ok"})
         elif self._allowed():
             if self.path == "/v1/models":
-                known = {"id": self.server.front.model_id, "object": "model", "created": 0, "owned_by": "taliesin"}
+                known = {
+                    "id": self.server.front.model_id,
+                    "object": "model",
+                    "created": 0,
+                    "owned_by": "taliesin",
+                }
                 self._json(HTTPStatus.OK, {"object": "list", "data": [known]})
             else:
                 self._refuse(HTTPStatus.NOT_FOUND, "no such path")
@@ -349,7 +408,8 @@ class _Handler(BaseHTTPRequestHandler):
                 status = HTTPStatus.BAD_REQUEST  # the client's fault: a 502 would have it try again
             self._refuse(status, str(error), error.kind)
         except ConnectionError:
-            self.close_connection = True  # the client went away; the server stops when its request is closed
+            # the client went away; the server stops when its request is closed
+            self.close_connection = True
 
     def _allowed(self) -> bool:
         key = self.server.key
@@ -372,16 +432,20 @@ class _Handler(BaseHTTPRequestHandler):
         lengths = self.headers.get_all("Content-Length", [])
         length = lengths[0] if len(lengths) == 1 else ""
         if not length.isascii() or not length.isdigit() or "Transfer-Encoding" in self.headers:
-            self._refuse(HTTPStatus.LENGTH_REQUIRED, "one Content-Length is needed, and no Transfer-Encoding")
+            self._refuse(
+                HTTPStatus.LENGTH_REQUIRED, "one Content-Length is needed, and no Transfer-Encoding"
+            )
             return None
         if len(length) > _MOST_DIGITS or int(length) > self.server.max_body_bytes:
             self._refuse(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {self.server.max_body_bytes} bytes"
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"the body is larger than {self.server.max_body_bytes} bytes",
             )
             return None
         try:
             body = json.loads(self.rfile.read(int(length)))
-            # As it is sent on: Python reads NaN, 1e999 and half a surrogate pair, which cannot be written.
+            # As it is sent on: Python reads NaN, 1e999 and half a surrogate pair, which cannot be
+            # written.
             json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError):
             body = None
@@ -400,11 +464,15 @@ class _Handler(BaseHTTPRequestHandler):
         """The errors of http.server itself, in the form of ours."""
         self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
 
-    def _refuse(self, status: HTTPStatus, message: str, kind: str = "invalid_request_error") -> None:
+    def _refuse(
+        self, status: HTTPStatus, message: str, kind: str = "invalid_request_error"
+    ) -> None:
         self.close_connection = True  # the body may not have been read
         self._json(status, {"error": {"message": message, "type": kind, "code": int(status)}})
 
-    def _json(self, status: HTTPStatus, value: dict[str, Any], headers: dict[str, str] | None = None) -> None:
+    def _json(
+        self, status: HTTPStatus, value: dict[str, Any], headers: dict[str, str] | None = None
+    ) -> None:
         data = console.json_line(value).encode()
         self.send_response(status)
         for name, text in (headers or {}).items():
@@ -460,15 +528,21 @@ class FrontServer(ThreadingHTTPServer):
     ) -> None:
         if key is None and not _is_loopback(host):
             raise UsageError(
-                "not bound beyond this machine without a key", got=host, hint="--api-key, or TALIESIN_API_KEY"
+                "not bound beyond this machine without a key",
+                got=host,
+                hint="--api-key, or TALIESIN_API_KEY",
             )
         if key is not None and (not key.isascii() or not key.isprintable() or len(key) < 8):
-            raise UsageError("the key is not usable", expected="at least 8 printable ASCII characters")
+            raise UsageError(
+                "the key is not usable", expected="at least 8 printable ASCII characters"
+            )
         self.front, self.key, self.max_body_bytes = front, key, max_body_bytes
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
-            raise UsageError("the address cannot be bound", got=error.strerror, where=f"{host}:{port}") from error
+            raise UsageError(
+                "the address cannot be bound", got=error.strerror, where=f"{host}:{port}"
+            ) from error
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing of a client that went away; anything else is a bug, and shown."""

@@ -1,13 +1,16 @@
-"""`ServerEngine`: the Engine's verbs on a llama-server: save texts as blocks, graft blocks, generate and verify after them.
+"""`ServerEngine`: the Engine's verbs on a llama-server: save texts as blocks, graft blocks,
+generate and verify after them.
 
-Blocks live in the same library. A block of the embedded engine goes to a server as a slot file, one that a server saved can come
-back to the embedded engine: both compute the same where every shared field of the recipe is equal, and their states are the same
-bytes (a test compares them). What HTTP lets one prove is less than what a library call does: equal token ids and equal
-log-probabilities of the `server.N_PROBS` best tokens of every step, not equal logits. `LEVEL` says so wherever a result is named.
+Blocks live in the same library. A block of the embedded engine goes to a server as a slot file, one
+that a server saved can come
+back to the embedded engine: both compute the same where every shared field of the recipe is equal,
+and their states are the same bytes (a test compares them). What HTTP lets one prove is less than
+what a library call does: equal token ids and equal log-probabilities of the `server.N_PROBS` best
+tokens of every step, not equal logits. `LEVEL` says so wherever a result is named.
 
-A restore that llama-server reports as done proves nothing: it may evaluate the prompt again all the same. So after every graft
-`cache_n` and `prompt_n` are read, and anything else than "the block reused, the query evaluated" is an error that says what was
-evaluated again and why that is likely.
+A restore that llama-server reports as done proves nothing: it may evaluate the prompt again all the
+same. So after every graft `cache_n` and `prompt_n` are read, and anything else than "the block
+reused, the query evaluated" is an error that says what was evaluated again and why that is likely.
 """
 
 from __future__ import annotations
@@ -66,7 +69,9 @@ _CERTIFICATE = "server_certificate"  # the key of a block's meta object
 
 
 class Row(NamedTuple):
-    """One query of a verification: of `steps`, how many have the same token and how many the same log-probabilities."""
+    """One query of a verification: of `steps`, how many have the same token and how many the same
+    log-probabilities.
+    """
 
     query_tokens: int
     steps: int
@@ -95,7 +100,8 @@ class Report:
     @property
     def exact(self) -> bool:
         return not self.inexact and all(
-            row.logprobs_live == row.steps and (self.promise != "one-shot" or row.logprobs_one_shot == row.steps)
+            row.logprobs_live == row.steps
+            and (self.promise != "one-shot" or row.logprobs_one_shot == row.steps)
             for row in self.rows
         )
 
@@ -106,8 +112,8 @@ class Report:
 
 @dataclass
 class Grafted:
-    """A block that a server can be asked about. `differences` and `inexact` are empty for an exact graft; `restores` counts how often
-    its state went to the server."""
+    """A block that a server can be asked about. `differences` and `inexact` are empty for an exact
+    graft; `restores` counts how often its state went to the server."""
 
     engine: ServerEngine
     header: BlockHeader
@@ -134,10 +140,16 @@ class Grafted:
         reasons = [*map(str, self.differences), *self.inexact]
         if reasons:
             return "inexact: " + "; ".join(reasons)
-        return "exact: same recipe" + (", certificate re-checked" if self.certified else "") + f"; level: {LEVEL}"
+        return (
+            "exact: same recipe"
+            + (", certificate re-checked" if self.certified else "")
+            + f"; level: {LEVEL}"
+        )
 
     def query(self, question: str) -> list[int]:
-        """Ids that follow the block for a question: the block's tail, the question, and the chat template's end."""
+        """Ids that follow the block for a question: the block's tail, the question, and the chat
+        template's end.
+        """
         return [
             *self.header.tail.tolist(),
             *self.engine.model.tokenize(question, special=False),
@@ -148,35 +160,55 @@ class Grafted:
         self, query: Sequence[int], n_predict: int, *, n_probs: int = 0, sampling: Sampling | None = None,
         ignore_eos: bool = False,
     ) -> Completion:  # fmt: skip
-        """Put the block into a slot, unless one holds it, and continue block and `query` (ids) there.
+        """Put the block into a slot, unless one holds it, and continue block and `query` (ids)
+        there.
 
         Raises:
             ServerError: the server did not use the block in full, or failed.
             UsageError: `query` is empty: at least one token must be evaluated after a graft.
         """
         if not query:
-            raise UsageError("the prompt adds no token after the block", expected="at least one", got="none")
+            raise UsageError(
+                "the prompt adds no token after the block", expected="at least one", got="none"
+            )
         engine, ids = self.engine, self.header.tokens.tolist()
         engine.require_room(len(ids) + len(query) + n_predict)
         with engine.slots.lease(self.block_id) as slot:
             held = engine.bring_in(self, slot, query[0])
             answer = engine.server.client.complete(
-                [*ids, *query], n_predict, slot.number, n_probs=n_probs, sampling=sampling, ignore_eos=ignore_eos
+                [*ids, *query],
+                n_predict,
+                slot.number,
+                n_probs=n_probs,
+                sampling=sampling,
+                ignore_eos=ignore_eos,
             )
             if held and answer.cache_n != len(ids):
                 # The book was wrong: the server was started anew, or others used the slot.
                 slot.block = None
                 engine.bring_in(self, slot, query[0])
                 answer = engine.server.client.complete(
-                    [*ids, *query], n_predict, slot.number, n_probs=n_probs, sampling=sampling, ignore_eos=ignore_eos
+                    [*ids, *query],
+                    n_predict,
+                    slot.number,
+                    n_probs=n_probs,
+                    sampling=sampling,
+                    ignore_eos=ignore_eos,
                 )
-            slot.next_token, slot.end = query[0], max(slot.end, len(ids) + len(query) + len(answer.tokens))
+            slot.next_token, slot.end = (
+                query[0],
+                max(slot.end, len(ids) + len(query) + len(answer.tokens)),
+            )
             engine.require_effective(len(ids), len(query), answer.cache_n, answer.prompt_n)
         self.last = answer
         return answer
 
-    def generate(self, question: str, n_predict: int = 128, sampling: Sampling | None = None) -> Iterator[Step]:
-        """The answer to `question`, in one piece: a token id of -1 where its text is not told apart."""
+    def generate(
+        self, question: str, n_predict: int = 128, sampling: Sampling | None = None
+    ) -> Iterator[Step]:
+        """The answer to `question`, in one piece: a token id of -1 where its text is not told
+        apart.
+        """
         answer = self.complete(self.query(question), n_predict, sampling=sampling)
         for token in answer.tokens[:-1]:
             yield Step(token, "")
@@ -186,10 +218,12 @@ class Grafted:
 
 @dataclass
 class ServerEngine(Engine):
-    """One server, ready to save and graft. Its options decide the recipe; `settings` and `gpu_layers` of the base follow them.
+    """One server, ready to save and graft. Its options decide the recipe; `settings` and
+    `gpu_layers` of the base follow them.
 
     Raises:
-        ModelError, UnsupportedModel: as `llama.Model`. ServerError: the server serves another model.
+        ModelError, UnsupportedModel: as `llama.Model`. ServerError: the server serves another
+        model.
     """
 
     server: Server = field(kw_only=True)
@@ -205,7 +239,9 @@ class ServerEngine(Engine):
             n_slots = int(props["total_slots"])
             self.n_ctx = int(props["default_generation_settings"]["n_ctx"])
         except (KeyError, TypeError, ValueError) as error:
-            raise ServerError("not a llama-server's /props", got=repr(error), where=self.server.url) from error
+            raise ServerError(
+                "not a llama-server's /props", got=repr(error), where=self.server.url
+            ) from error
         if not (1 <= n_slots <= MAX_SLOTS and self.n_ctx > 0):
             raise ServerError(
                 "a llama-server's slots are out of range",
@@ -232,28 +268,38 @@ class ServerEngine(Engine):
             return 0
         if self.settings.swa_full:
             return self.n_ctx
-        return placement.ring_cells(self.model.window, self.settings.n_ubatch, self.settings.n_seq_max, self.n_ctx)
+        return placement.ring_cells(
+            self.model.window, self.settings.n_ubatch, self.settings.n_seq_max, self.n_ctx
+        )
 
     @property
     def inexact(self) -> list[str]:
-        """Why nothing that this server computes may be called exact; empty for the options that were measured."""
+        """Why nothing that this server computes may be called exact; empty for the options that
+        were measured.
+        """
         if self.server.options is None:
-            return ["the server's options are not known: it was not started by taliesin server start"]
+            return [
+                "the server's options are not known: it was not started by taliesin server start"
+            ]
         reasons = self.server.options.inexact()
         if COMMIT not in self.build:
             reasons.append(f"llama-server is of build {self.build!r}, not of commit {COMMIT}")
         return reasons
 
-    # -- the recipe ----------------------------------------------------------------------------------------------------
+    # -- the recipe --------------------------------------------------------------------------------
 
     def server_recipe(self) -> Recipe:
-        """The recipe of what this server computes: the embedded engine's fields, and `server` with its own."""
+        """The recipe of what this server computes: the embedded engine's fields, and `server` with
+        its own.
+        """
         settings, options = self.settings, self.server.options or Options()
         binary = self.server.binary
         return {
             "engine": "llama-server",
             "model_sha256": self.model_sha256,
-            "llama_cpp_python": llama.SUPPORTED_VERSION if COMMIT in self.build else f"llama.cpp {self.build}",
+            "llama_cpp_python": llama.SUPPORTED_VERSION
+            if COMMIT in self.build
+            else f"llama.cpp {self.build}",
             "instruction_set": self.server.instruction_set() or "unknown",
             "devices": ["CPU"] if not self.gpu_layers else ["unknown"],
             "n_gpu_layers": self.gpu_layers,
@@ -279,7 +325,8 @@ class ServerEngine(Engine):
         """Shared recipe fields in which the block and this server differ; none, unless `inexact`.
 
         Raises:
-            RecipeMismatch: a field differs that was not asked to be ignored, or that nothing can bridge.
+            RecipeMismatch: a field differs that was not asked to be ignored, or that nothing can
+            bridge.
         """
         if self.inexact and not inexact:
             raise RecipeMismatch(
@@ -291,19 +338,27 @@ class ServerEngine(Engine):
         # Of a server that others started, only these can be known.
         names = SHARED if self.server.options else ("model_sha256", "llama_cpp_python")
         ours = self.server_recipe()
-        stored, here = ({name: recipe.get(name) for name in names} for recipe in (header.recipe, ours))
+        stored, here = (
+            {name: recipe.get(name) for name in names} for recipe in (header.recipe, ours)
+        )
         return fingerprint.require(stored, here, where=where, inexact=inexact)
 
-    # -- saving --------------------------------------------------------------------------------------------------------
+    # -- saving ------------------------------------------------------------------------------------
 
     def compute(
-        self, tokens: Sequence[int], *, align: Align = "auto", settings: llama.Settings | None = None
+        self,
+        tokens: Sequence[int],
+        *,
+        align: Align = "auto",
+        settings: llama.Settings | None = None,
     ) -> Prefilled:
         """Let the server prefill `tokens` in an erased slot, and take what it saves.
 
         Raises:
-            RecipeMismatch: the server's options are not exact ones, or `settings` are not the server's.
-            UsageError, ContextFull, ServerError, FormatError: it is too short or too long, or the server fails.
+            RecipeMismatch: the server's options are not exact ones, or `settings` are not the
+            server's.
+            UsageError, ContextFull, ServerError, FormatError: it is too short or too long, or the
+            server fails.
         """
         if self.inexact:
             raise RecipeMismatch(
@@ -313,7 +368,9 @@ class ServerEngine(Engine):
                 hint="taliesin server start",
             )
         if settings is not None and replace(settings, n_ctx=0) != replace(self.settings, n_ctx=0):
-            raise RecipeMismatch("a server computes as it was started", expected=settings, got=self.settings)
+            raise RecipeMismatch(
+                "a server computes as it was started", expected=settings, got=self.settings
+            )
         cut = cut_at(len(tokens), align, self.settings.n_ubatch)
         ids = np.asarray(tokens, np.int32)
         block = ids[:cut].tolist()
@@ -328,7 +385,9 @@ class ServerEngine(Engine):
             saved = self._saved(slot.number)
             state_seconds = time.perf_counter() - saving
             if saved.tokens.tolist() != block:
-                raise ServerError("the server saved other tokens than it was given", where=self.server.url)
+                raise ServerError(
+                    "the server saved other tokens than it was given", where=self.server.url
+                )
             state = memoryview(b"".join(saved.payload()))
             self._require_placed(saved, state)
             proof = self._certificate(block, slot.number)
@@ -362,12 +421,16 @@ class ServerEngine(Engine):
                 expected=f"window {self.model.window}",
                 got=f"{len(saved.parts)} cache parts",
             )
-        parsed = seqstate.parse(lambda at, size: bytes(state[at : at + size]), len(state), len(saved.parts))
+        parsed = seqstate.parse(
+            lambda at, size: bytes(state[at : at + size]), len(state), len(saved.parts)
+        )
         placement.check(parsed, len(saved.tokens), self.model.window, self.ring)
 
     @functools.cached_property
     def _n_stream(self) -> int:
-        """Streams of the server's cache; of a server that others started, as a slot file of its own says."""
+        """Streams of the server's cache; of a server that others started, as a slot file of its own
+        says.
+        """
         if self.server.options is not None:
             return self.server.options.n_stream()
         with self.slots.lease(None) as slot:
@@ -375,7 +438,7 @@ class ServerEngine(Engine):
             self.server.client.complete([max(self.model.bos, 0)], 0, slot.number)
             return self._saved(slot.number).n_stream
 
-    # -- grafting ------------------------------------------------------------------------------------------------------
+    # -- grafting ----------------------------------------------------------------------------------
 
     def graft_block(
         self,
@@ -389,11 +452,13 @@ class ServerEngine(Engine):
         """Check a block, lay its state out for this server and put it into a slot.
 
         Args:
-            certify: re-run the block's certificate: token ids and log-probabilities of a block that a server saved, the greedy
-                token ids of one of the embedded engine; done by itself where the evidence (CPU, binary) differs.
+            certify: re-run the block's certificate: token ids and log-probabilities of a block that
+                a server saved, the greedy token ids of one of the embedded engine; done by itself
+                where the evidence (CPU, binary) differs.
 
         Raises:
-            RecipeMismatch: this server would not have computed the block, or its options are not exact ones.
+            RecipeMismatch: this server would not have computed the block, or its options are not
+            exact ones.
             StoreDamaged, FormatError: the block's bytes; raised before the server is touched.
             CertificateMismatch: same recipe, other numbers.
             ServerError: the server refused it.
@@ -404,7 +469,9 @@ class ServerEngine(Engine):
         payload = memoryview(mmap.mmap(-1, block.payload_bytes))
         verify = library is None or library.needs_verification(block, policy)
         block.read_into([(0, payload)], verify=verify, threads=self.settings.n_threads)
-        ring = self.ring if self.server.options else int(header.recipe.get("window_ring_cells") or 0)
+        ring = (
+            self.ring if self.server.options else int(header.recipe.get("window_ring_cells") or 0)
+        )
         image = slotfile.lay_out(payload, header.tokens, self.model.window, ring, self._n_stream)
         if library is not None and block.block_id is not None:
             if verify:
@@ -412,12 +479,23 @@ class ServerEngine(Engine):
             library.mark_used(block.block_id)
         key = block.block_id or hashlib.sha256(bytes.fromhex(block.root)).hexdigest()
         grafted = Grafted(
-            self, header, key, image, differences, self.inexact, time.perf_counter() - started, block.payload_bytes
+            self,
+            header,
+            key,
+            image,
+            differences,
+            self.inexact,
+            time.perf_counter() - started,
+            block.payload_bytes,
         )
         with self.slots.lease(key) as slot:
             self.bring_in(grafted, slot, None)
         evidence = fingerprint.evidence_differences(header.recipe, self.server_recipe())
-        if not differences and not self.inexact and (certify or (evidence and _CERTIFICATE in header.extra)):
+        if (
+            not differences
+            and not self.inexact
+            and (certify or (evidence and _CERTIFICATE in header.extra))
+        ):
             proving = time.perf_counter()
             self._require_certificate(grafted, block)
             grafted.certified = True
@@ -428,10 +506,15 @@ class ServerEngine(Engine):
         """What differs between the block's recipe and this server's, if that may be.
 
         Raises:
-            RecipeMismatch: see `graft_block`. ServerError: this build never reuses a block of that size.
+            RecipeMismatch: see `graft_block`. ServerError: this build never reuses a block of that
+            size.
         """
         differences = self.differences(block.header, block.path, inexact)
-        if self.model.window and not self.settings.swa_full and len(block.header.tokens) <= self.model.window:
+        if (
+            self.model.window
+            and not self.settings.swa_full
+            and len(block.header.tokens) <= self.model.window
+        ):
             raise ServerError(
                 "llama-server reuses no prompt that fits inside the window: it would evaluate the block again",
                 expected=f"more than {self.model.window} tokens",
@@ -444,8 +527,9 @@ class ServerEngine(Engine):
     def bring_in(self, grafted: Grafted, slot: Slot, next_token: int | None) -> bool:
         """Make `slot`, which is leased, hold exactly the block; whether it did already.
 
-        Where the slot holds the block and something after it that begins with `next_token`, the server would reuse that as well and
-        compute the query in another split. One other token is evaluated then, which takes it away.
+        Where the slot holds the block and something after it that begins with `next_token`, the
+        server would reuse that as well and compute the query in another split. One other token is
+        evaluated then, which takes it away.
         """
         ids = grafted.header.tokens.tolist()
         if slot.holds(grafted.block_id, self.model.window, self.ring) and slot.n_tokens == len(ids):
@@ -464,8 +548,15 @@ class ServerEngine(Engine):
         finally:
             path.unlink(missing_ok=True)
         if restored != len(ids):
-            raise ServerError("the server restored another number of tokens", expected=len(ids), got=restored)
-        slot.block, slot.n_tokens, slot.end, slot.next_token = grafted.block_id, len(ids), len(ids), None
+            raise ServerError(
+                "the server restored another number of tokens", expected=len(ids), got=restored
+            )
+        slot.block, slot.n_tokens, slot.end, slot.next_token = (
+            grafted.block_id,
+            len(ids),
+            len(ids),
+            None,
+        )
         grafted.restore_seconds = time.perf_counter() - started
         grafted.restores += 1
         return False
@@ -483,7 +574,9 @@ class ServerEngine(Engine):
         elif self.server.options is None:
             cause = "the server's options are not known"
         elif self.server.options.cache_ram_mib:
-            cause = "--cache-ram: the server may have swapped the slot out between restore and request"
+            cause = (
+                "--cache-ram: the server may have swapped the slot out between restore and request"
+            )
         elif cache_n == 0 and self.model.window:
             cause = "window layers: the server saw no position before the window (a slot file that is not laid out)"
         elif cache_n == 0:
@@ -507,26 +600,39 @@ class ServerEngine(Engine):
                 hint="taliesin server start with a larger --ctx",
             )
 
-    # -- proof ---------------------------------------------------------------------------------------------------------
+    # -- proof -------------------------------------------------------------------------------------
 
     def _certificate(self, ids: list[int], slot: int) -> dict[str, Any]:
         """What a fixed probe gives after the block that `slot` holds."""
         query = certificate.probe(np.asarray(ids, np.int32), self.model.n_vocab)
-        answer = self.server.client.complete([*ids, *query], STEPS, slot, n_probs=N_PROBS, ignore_eos=True)
+        answer = self.server.client.complete(
+            [*ids, *query], STEPS, slot, n_probs=N_PROBS, ignore_eos=True
+        )
         self.require_effective(len(ids), len(query), answer.cache_n, answer.prompt_n)
-        return {"probe": query, "tokens": answer.tokens, "sha256": [digest(step) for step in answer.logprobs]}
+        return {
+            "probe": query,
+            "tokens": answer.tokens,
+            "sha256": [digest(step) for step in answer.logprobs],
+        }
 
     def _require_certificate(self, grafted: Grafted, block: BlockFile) -> None:
         header = grafted.header
         own = header.extra.get(_CERTIFICATE)
         if isinstance(own, dict):
             answer = grafted.complete(own["probe"], STEPS, n_probs=N_PROBS, ignore_eos=True)
-            holds = answer.tokens == own["tokens"] and [digest(step) for step in answer.logprobs] == own["sha256"]
+            holds = (
+                answer.tokens == own["tokens"]
+                and [digest(step) for step in answer.logprobs] == own["sha256"]
+            )
         elif header.certificate is not None:
             # The server ends at an end-of-generation token, the stored steps go on behind it.
             stop = self.model.end_of_generation
-            greedy = list(itertools.takewhile(lambda token: token not in stop, header.certificate.greedy))
-            answer = grafted.complete(list(header.certificate.probe), len(header.certificate.greedy))
+            greedy = list(
+                itertools.takewhile(lambda token: token not in stop, header.certificate.greedy)
+            )
+            answer = grafted.complete(
+                list(header.certificate.probe), len(header.certificate.greedy)
+            )
             holds = answer.tokens[: len(greedy)] == greedy
         else:
             raise CertificateMismatch("the block carries no certificate", where=block.path)
@@ -546,9 +652,11 @@ class ServerEngine(Engine):
         inexact: bool = False,
         on_row: Callable[[Row], None] = lambda _row: None,
     ) -> Report:
-        """Compare grafts of `block` with this server's own runs: live (block, then block and query) and one-shot.
+        """Compare grafts of `block` with this server's own runs: live (block, then block and query)
+        and one-shot.
 
-        A decoy is computed in the slot before each graft, so that a restore which does nothing cannot pass.
+        A decoy is computed in the slot before each graft, so that a restore which does nothing
+        cannot pass.
         """
         from taliesin.prove.verify import queries
 
@@ -588,8 +696,12 @@ class ServerEngine(Engine):
         self.model.close()
 
 
-def compare(query_tokens: int, steps: int, tested: Completion, live: Completion, one_shot: Completion) -> Row:
-    """Equal steps of a graft against the two references; a step without reported probabilities counts as different."""
+def compare(
+    query_tokens: int, steps: int, tested: Completion, live: Completion, one_shot: Completion
+) -> Row:
+    """Equal steps of a graft against the two references; a step without reported probabilities
+    counts as different.
+    """
 
     def same(left: Sequence[object], right: Sequence[object]) -> int:
         return sum(a == b for a, b in zip(left, right, strict=False))
@@ -617,4 +729,6 @@ def options_for(recipe: Mapping[str, Any], n_ctx: int) -> Options:
         found = {name: recipe[name] for name in names}
         return Options(n_ctx=n_ctx, gpu_layers=recipe.get("n_gpu_layers", 0), **found)
     except (KeyError, TypeError, UsageError) as error:
-        raise RecipeMismatch("the block's recipe does not say how a server is to compute", got=error) from error
+        raise RecipeMismatch(
+            "the block's recipe does not say how a server is to compute", got=error
+        ) from error

@@ -1,7 +1,9 @@
-"""A llama-server process and its HTTP API: started with the options that exactness needs, found again, stopped, asked.
+"""A llama-server process and its HTTP API: started with the options that exactness needs, found
+again, stopped, asked.
 
-What is promised: a server that `start` made listens on 127.0.0.1 with a key, keeps its slot files in a folder of its own, reads no
-LLAMA_ARG_* of the caller, and is identified by process id *and* start time before anything is sent to it. What this module does not
+What is promised: a server that `start` made listens on 127.0.0.1 with a key, keeps its slot files
+in a folder of its own, reads no LLAMA_ARG_* of the caller, and is identified by process id *and*
+start time before anything is sent to it. What this module does not
 know: blocks, libraries, and which slot holds what (`slots`).
 """
 
@@ -35,10 +37,14 @@ from taliesin.host import console, durable
 from taliesin.models import resolve as models
 
 COMMIT = "0c1e570"
-"""The llama.cpp commit of the pinned llama-cpp-python: the only one whose slot files and reuse rules are known here."""
+"""The llama.cpp commit of the pinned llama-cpp-python: the only one whose slot files and reuse
+rules are known here.
+"""
 
 N_PROBS = 64
-"""How many log-probabilities of a step are compared: the best ones, with all digits that llama-server prints."""
+"""How many log-probabilities of a step are compared: the best ones, with all digits that
+llama-server prints.
+"""
 
 MAX_SLOTS = 256
 """LLAMA_MAX_SEQ of llama.cpp."""
@@ -59,9 +65,11 @@ _detached: list[subprocess.Popen[bytes]] = []
 
 @dataclass(frozen=True)
 class Options:
-    """What a llama-server computes with. The defaults are the ones that were measured exact (docs/server.md).
+    """What a llama-server computes with. The defaults are the ones that were measured exact
+    (docs/server.md).
 
-    n_ctx: tokens of one slot; n_slots: slots, each with a cache stream of its own unless `kv_unified`.
+    n_ctx: tokens of one slot; n_slots: slots, each with a cache stream of its own unless
+    `kv_unified`.
     """
 
     n_slots: int = 1
@@ -86,10 +94,16 @@ class Options:
             ("n_threads", 1, 512),
         ):
             if not low <= getattr(self, name) <= high:
-                raise UsageError(f"{name} is out of range", expected=f"{low}..{high}", got=getattr(self, name))
+                raise UsageError(
+                    f"{name} is out of range", expected=f"{low}..{high}", got=getattr(self, name)
+                )
         for name in ("type_k", "type_v"):
             if getattr(self, name) not in KV_TYPES:
-                raise UsageError(f"unknown KV cache type {name}", expected=", ".join(KV_TYPES), got=getattr(self, name))
+                raise UsageError(
+                    f"unknown KV cache type {name}",
+                    expected=", ".join(KV_TYPES),
+                    got=getattr(self, name),
+                )
 
     def arguments(self) -> list[str]:
         """The command line that says this to llama-server."""
@@ -99,12 +113,24 @@ class Options:
             *("--parallel", str(self.n_slots), "--ctx-size", str(cells)),
             *("--batch-size", str(self.n_ubatch), "--ubatch-size", str(self.n_ubatch)),
             *("--threads", str(self.n_threads), "--threads-batch", str(self.n_threads)),
-            *("--flash-attn", flag[self.flash_attn], "--cache-type-k", self.type_k, "--cache-type-v", self.type_v),
+            *(
+                "--flash-attn",
+                flag[self.flash_attn],
+                "--cache-type-k",
+                self.type_k,
+                "--cache-type-v",
+                self.type_v,
+            ),
             *("--n-gpu-layers", str(self.gpu_layers), "--fit", "off"),
             "--kv-unified" if self.kv_unified else "--no-kv-unified",
             *(["--swa-full"] if self.swa_full else []),
             *("--slot-prompt-similarity", str(self.slot_prompt_similarity)),
-            *("--cache-ram", str(self.cache_ram_mib), "--ctx-checkpoints", str(self.ctx_checkpoints)),
+            *(
+                "--cache-ram",
+                str(self.cache_ram_mib),
+                "--ctx-checkpoints",
+                str(self.ctx_checkpoints),
+            ),
             *([] if self.cache_ram_mib else ["--no-cache-idle-slots"]),
         ]
 
@@ -113,13 +139,16 @@ class Options:
         return 1 if self.kv_unified else self.n_slots
 
     def inexact(self) -> list[str]:
-        """Why an answer of this server may not be called exact; empty for the options that were measured exact."""
+        """Why an answer of this server may not be called exact; empty for the options that were
+        measured exact.
+        """
         reasons = {
             "--kv-unified with several slots: what other slots hold changes the order of sums": self.kv_unified
             and self.n_slots > 1,
             "--cache-ram: the server may save and reload a slot by itself between restore and request": self.cache_ram_mib
             != 0,
-            "--ctx-checkpoints: the server splits prompts where it makes checkpoints": self.ctx_checkpoints != 0,
+            "--ctx-checkpoints: the server splits prompts where it makes checkpoints": self.ctx_checkpoints
+            != 0,
             "--slot-prompt-similarity: the server may choose another slot, or reload this one": self.slot_prompt_similarity
             != 0,
         }
@@ -129,7 +158,8 @@ class Options:
 class Completion(NamedTuple):
     """One answer of `/completion`.
 
-    logprobs: per token the best (id, log-probability) pairs, empty unless asked for; cache_n: prompt tokens that were reused;
+    logprobs: per token the best (id, log-probability) pairs, empty unless asked for; cache_n:
+    prompt tokens that were reused;
     prompt_n: those that were evaluated; seconds are the server's own.
     """
 
@@ -162,7 +192,9 @@ class Client:
     def __init__(self, url: str, key: str | None = None, seconds: float = 3600.0) -> None:
         self.url = url.rstrip("/")
         if key is not None and not (key.isascii() and key.isprintable()):
-            raise UsageError("not a server's key", expected="printable ASCII characters", where="--server-key")
+            raise UsageError(
+                "not a server's key", expected="printable ASCII characters", where="--server-key"
+            )
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
             # trust_env=False: a proxy variable must not send prompts elsewhere.
@@ -176,7 +208,9 @@ class Client:
                 trust_env=False,
             )
         except httpx.InvalidURL as error:
-            raise UsageError("not a server address", expected="http://HOST:PORT", got=f"{url}: {error}") from error
+            raise UsageError(
+                "not a server address", expected="http://HOST:PORT", got=f"{url}: {error}"
+            ) from error
 
     def close(self) -> None:
         self.http.close()
@@ -199,7 +233,9 @@ class Client:
             message = said.get("message", said) if isinstance(said, dict) else said
             raise Refused(response.status_code, message, response.request.url)
         if answer is None:
-            raise ServerError("llama-server sent something that is not JSON", where=response.request.url)
+            raise ServerError(
+                "llama-server sent something that is not JSON", where=response.request.url
+            )
         return answer
 
     def _gone(self, error: Exception) -> ServerError:
@@ -232,9 +268,13 @@ class Client:
         sampling: Sampling | None = None,
         ignore_eos: bool = False,
     ) -> Completion:
-        """Continue `tokens` (ids) in slot `slot`; `n_predict` 0 only evaluates them. Greedy unless `sampling` says otherwise."""
+        """Continue `tokens` (ids) in slot `slot`; `n_predict` 0 only evaluates them. Greedy unless
+        `sampling` says otherwise.
+        """
         body = self.completion_body(tokens, n_predict, slot, sampling)
-        answer = self.call("POST", "/completion", {**body, "n_probs": n_probs, "ignore_eos": ignore_eos})
+        answer = self.call(
+            "POST", "/completion", {**body, "n_probs": n_probs, "ignore_eos": ignore_eos}
+        )
         try:
             timings = answer["timings"]
             steps = answer.get("completion_probabilities", [])
@@ -259,9 +299,15 @@ class Client:
     def completion_body(
         self, tokens: Sequence[int], n_predict: int, slot: int, sampling: Sampling | None = None
     ) -> dict[str, Any]:
-        """The JSON of a `/completion` request that is pinned to a slot and may reuse what the slot holds."""
+        """The JSON of a `/completion` request that is pinned to a slot and may reuse what the slot
+        holds.
+        """
         wanted = sampling or Sampling()
-        chain = ["temperature"] if wanted.temperature <= 0 else ["top_k", "top_p", "min_p", "temperature"]
+        chain = (
+            ["temperature"]
+            if wanted.temperature <= 0
+            else ["top_k", "top_p", "min_p", "temperature"]
+        )
         return {
             "prompt": list(tokens),
             "n_predict": n_predict,
@@ -279,25 +325,39 @@ class Client:
         }
 
     def save_slot(self, slot: int, name: str) -> int:
-        """Save a slot into the server's folder under `name`; tokens saved. An empty slot is never saved: it crashes readers."""
-        return int(self.call("POST", f"/slots/{slot}?action=save", {"filename": checked_name(name)})["n_saved"])
+        """Save a slot into the server's folder under `name`; tokens saved. An empty slot is never
+        saved: it crashes readers.
+        """
+        return int(
+            self.call("POST", f"/slots/{slot}?action=save", {"filename": checked_name(name)})[
+                "n_saved"
+            ]
+        )
 
     def restore_slot(self, slot: int, name: str) -> int:
-        """Restore a file of the server's folder; tokens restored, which says nothing about their being used."""
-        return int(self.call("POST", f"/slots/{slot}?action=restore", {"filename": checked_name(name)})["n_restored"])
+        """Restore a file of the server's folder; tokens restored, which says nothing about their
+        being used.
+        """
+        return int(
+            self.call("POST", f"/slots/{slot}?action=restore", {"filename": checked_name(name)})[
+                "n_restored"
+            ]
+        )
 
     def erase_slot(self, slot: int) -> None:
         self.call("POST", f"/slots/{slot}?action=erase", {})
 
 
 def checked_name(name: str) -> str:
-    """`name`, if it is one to send to a server: hexadecimal digits and nothing that could be a path."""
+    """`name`, if it is one to send to a server: hexadecimal digits and nothing that could be a
+    path.
+    """
     if not _NAME.fullmatch(name):
         raise UsageError("not a slot file name", expected="hexadecimal digits", got=repr(name))
     return name
 
 
-# -- the binary --------------------------------------------------------------------------------------------------------
+# -- the binary ------------------------------------------------------------------------------------
 
 
 def find_binary(given: Path | None = None, variables: Mapping[str, str] = os.environ) -> Path:
@@ -306,7 +366,9 @@ def find_binary(given: Path | None = None, variables: Mapping[str, str] = os.env
     Raises:
         EngineUnavailable: none, or the named one is not executable.
     """
-    named = given or (Path(variables["TALIESIN_LLAMA_SERVER"]) if variables.get("TALIESIN_LLAMA_SERVER") else None)
+    named = given or (
+        Path(variables["TALIESIN_LLAMA_SERVER"]) if variables.get("TALIESIN_LLAMA_SERVER") else None
+    )
     if named is not None:
         if not (named.is_file() and os.access(named, os.X_OK)):
             raise EngineUnavailable("not an executable llama-server", where=named)
@@ -325,7 +387,10 @@ def find_binary(given: Path | None = None, variables: Mapping[str, str] = os.env
 def _built_for_here(record: Path) -> bool:
     try:
         build = json.loads(record.read_text(encoding="utf-8"))
-        return bool(build["llama_cpp_python"] == SUPPORTED_VERSION and build["machine"] == platform.machine())
+        return bool(
+            build["llama_cpp_python"] == SUPPORTED_VERSION
+            and build["machine"] == platform.machine()
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -345,19 +410,25 @@ def embedded_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     except (KeyError, TypeError, UsageError) as error:
         reasons = [f"its recipe is malformed: {error}"]
     if reasons:
-        raise RecipeMismatch("the block was saved by a server whose options are not exact", got="; ".join(reasons))
-    return {k: v for k, v in recipe.items() if k != "server"} | {"engine": "embedded", "kv_unified": True}
+        raise RecipeMismatch(
+            "the block was saved by a server whose options are not exact", got="; ".join(reasons)
+        )
+    return {k: v for k, v in recipe.items() if k != "server"} | {
+        "engine": "embedded",
+        "kv_unified": True,
+    }
 
 
-# -- the process -------------------------------------------------------------------------------------------------------
+# -- the process -----------------------------------------------------------------------------------
 
 
 @dataclass
 class Server:
     """A llama-server that answers.
 
-    slot_folder: its `--slot-save-path`; options: what it was started with, None for one that others started; pid: of a process
-    that we started; environment: variables it was started with that may change numbers.
+    slot_folder: its `--slot-save-path`; options: what it was started with, None for one that others
+    started; pid: of a process that we started; environment: variables it was started with that may
+    change numbers.
     """
 
     url: str
@@ -384,12 +455,16 @@ class Server:
         return self.pid is not None and bool(self.born) and birth(self.pid) == self.born
 
     def instruction_set(self) -> str | None:
-        """The compiled-in features as the server's own log names them, in `llama.build_info`'s form; None if unknown."""
+        """The compiled-in features as the server's own log names them, in `llama.build_info`'s
+        form; None if unknown.
+        """
         for line in self.log_lines():
             _, found, text = line.partition("system_info: ")
             if found:
                 parts = text.split("|")[1:]
-                return " ".join(sorted({" ".join(p.split()).replace(" = ", "=") for p in parts if p.strip()}))
+                return " ".join(
+                    sorted({" ".join(p.split()).replace(" = ", "=") for p in parts if p.strip()})
+                )
         return None
 
     def log_lines(self) -> list[str]:
@@ -416,8 +491,12 @@ class Server:
         raise ServerError("llama-server does not end", where=f"process {self.pid}")
 
     def record(self) -> dict[str, Any]:
-        """What finds this server again, JSON-ready; holds the key, so it belongs in a file that only its owner reads."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name != "options"}
+        """What finds this server again, JSON-ready; holds the key, so it belongs in a file that
+        only its owner reads.
+        """
+        plain = {
+            f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name != "options"
+        }
         return {
             **{k: str(v) if isinstance(v, Path) else v for k, v in plain.items()},
             "options": asdict(self.options) if self.options else None,
@@ -425,20 +504,31 @@ class Server:
 
 
 def birth(pid: int) -> str:
-    """When a process began, in a form that tells it from a later one with the same id; empty when there is none."""
+    """When a process began, in a form that tells it from a later one with the same id; empty when
+    there is none.
+    """
     try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        status = (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="ascii", errors="replace")
+            .rpartition(")")[2]
+            .split()
+        )
         return "" if status[0] == "Z" else status[19]
     except OSError:
         pass
     if sys.platform == "linux":
         return ""
-    done = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
     return done.stdout.strip()
 
 
 def run_folder() -> Path:
-    """Where the server that `taliesin server start` made is remembered: TALIESIN_SERVER_RUN, else in the cache folder."""
+    """Where the server that `taliesin server start` made is remembered: TALIESIN_SERVER_RUN, else
+    in the cache folder.
+    """
     named = os.environ.get("TALIESIN_SERVER_RUN")
     return Path(named).expanduser().absolute() if named else models.cache_dir() / "server-run"
 
@@ -456,11 +546,14 @@ def launch(
     """Start a llama-server in `folder` (created, private) and wait until it is healthy.
 
     Args:
-        detached: it outlives this process, and its record lies in `folder`; otherwise it ends with it (on Linux, however it ends).
-        arguments: more of the command line, for measurements; nothing here knows what they do to exactness.
+        detached: it outlives this process, and its record lies in `folder`; otherwise it ends with
+        it (on Linux, however it ends).
+        arguments: more of the command line, for measurements; nothing here knows what they do to
+        exactness.
 
     Raises:
-        EngineUnavailable: no binary. ServerError: it ended, or did not become healthy; with the end of its log.
+        EngineUnavailable: no binary. ServerError: it ended, or did not become healthy; with the end
+        of its log.
     """
     program = find_binary(binary)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -514,7 +607,8 @@ def launch(
     try:
         if detached:
             _detached.append(process)  # a Popen that is collected while its process runs complains
-            # Before it is healthy, which takes minutes with a large model: one that outlives a killed `start` is found again.
+            # Before it is healthy, which takes minutes with a large model: one that outlives a
+            # killed `start` is found again.
             durable.write(folder / _RECORD, json.dumps(server.record()).encode())
         else:
             server._process = process
@@ -528,7 +622,9 @@ def launch(
 
 
 def _end_with_parent() -> None:
-    """In the child, before exec: the kernel ends it when the parent goes, whatever ended the parent."""
+    """In the child, before exec: the kernel ends it when the parent goes, whatever ended the
+    parent.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -539,7 +635,9 @@ def _free_port() -> int:
 
 
 def _await_health(server: Server, process: subprocess.Popen[bytes] | None = None) -> None:
-    """Wait for a server of ours; `process` is there to ask for its exit code where this process started it."""
+    """Wait for a server of ours; `process` is there to ask for its exit code where this process
+    started it.
+    """
     deadline = time.monotonic() + _START_SECONDS
     while not server.client.healthy():
         if not server.alive:
@@ -551,12 +649,14 @@ def _await_health(server: Server, process: subprocess.Popen[bytes] | None = None
             )
         if time.monotonic() > deadline:
             raise ServerError(
-                "llama-server did not become healthy", expected=f"within {_START_SECONDS:.0f} s", where=server.log
+                "llama-server did not become healthy",
+                expected=f"within {_START_SECONDS:.0f} s",
+                where=server.log,
             )
         time.sleep(0.05)
 
 
-# -- the one that stays ------------------------------------------------------------------------------------------------
+# -- the one that stays ----------------------------------------------------------------------------
 
 
 def running(folder: Path | None = None) -> Server | None:
@@ -567,18 +667,27 @@ def running(folder: Path | None = None) -> Server | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise ServerError("the record of the server cannot be read", got=error, where=path, hint="remove it") from error
+        raise ServerError(
+            "the record of the server cannot be read", got=error, where=path, hint="remove it"
+        ) from error
     try:
         paths = {name: Path(found.pop(name)) for name in ("slot_folder", "model", "binary", "log")}
         known: dict[str, Any] = {**found, **paths, "options": Options(**found["options"])}
         server = Server(**known)
     except (KeyError, TypeError, AttributeError, UsageError) as error:
-        raise ServerError("the record of the server is malformed", got=error, where=path, hint="remove it") from error
+        raise ServerError(
+            "the record of the server is malformed", got=error, where=path, hint="remove it"
+        ) from error
     return server if server.alive else None
 
 
 def start(
-    model: Path, options: Options, *, folder: Path | None = None, binary: Path | None = None, port: int = 0
+    model: Path,
+    options: Options,
+    *,
+    folder: Path | None = None,
+    binary: Path | None = None,
+    port: int = 0,
 ) -> Server:
     """Start the server that stays until `stop`; the running one if it has these options.
 
@@ -618,22 +727,28 @@ def stop(folder: Path | None = None) -> bool:
 
 
 def attach(url: str, slot_folder: Path, key: str | None = None) -> Server:
-    """A server that others started. Its options cannot be asked over HTTP, so nothing it computes is called exact.
+    """A server that others started. Its options cannot be asked over HTTP, so nothing it computes
+    is called exact.
 
     Raises:
-        ServerError: it does not answer. UsageError: `slot_folder` is no folder, or `url` no address.
+        ServerError: it does not answer. UsageError: `slot_folder` is no folder, or `url` no
+        address.
     """
     if not re.match(r"https?://", url):
         raise UsageError("not a server address", expected="http://HOST:PORT", got=url)
     if not slot_folder.is_dir():
-        raise UsageError("the server's slot folder is not there", where=slot_folder, hint="its --slot-save-path")
+        raise UsageError(
+            "the server's slot folder is not there", where=slot_folder, hint="its --slot-save-path"
+        )
     server = Server(url.rstrip("/"), slot_folder, key=key)
     server.client.call("GET", "/health")
     return server
 
 
 def _sweep(place: Path) -> None:
-    """Remove what private servers left whose process was killed: folders of ours whose lock nobody holds."""
+    """Remove what private servers left whose process was killed: folders of ours whose lock nobody
+    holds.
+    """
     from filelock import FileLock, Timeout
 
     for folder in place.glob(f"{_PRIVATE}*"):
@@ -662,7 +777,9 @@ def private(model: Path, options: Options, binary: Path | None = None) -> Iterat
         tempfile.TemporaryDirectory(prefix=_PRIVATE) as folder,
         FileLock(Path(folder) / _OWNED, mode=0o600),
     ):
-        console.note(f"starting llama-server for {model.name}; taliesin server start keeps one between commands")
+        console.note(
+            f"starting llama-server for {model.name}; taliesin server start keeps one between commands"
+        )
         server = launch(model, options, Path(folder), binary=binary)
         try:
             yield server

@@ -1,8 +1,9 @@
 """Which slot of a llama-server holds which block, and whose turn it is to compute.
 
-Promises: one block a slot, every request pinned to the slot it was given, and one request at a time. The last is not a courtesy: a
-server that decodes two slots at once puts their tokens into one batch, other kernels run for two columns than for one, and
-answers change in their last bits (measured, docs/server.md). The lock is a file beside the server's slot files, so it holds across
+Promises: one block a slot, every request pinned to the slot it was given, and one request at a
+time. The last is not a courtesy: a server that decodes two slots at once puts their tokens into one
+batch, other kernels run for two columns than for one, and answers change in their last bits
+(measured, docs/server.md). The lock is a file beside the server's slot files, so it holds across
 processes, and the book of the slots is kept under it.
 
 What it does not know: what a block is, and how one gets into a slot.
@@ -27,10 +28,11 @@ _LOCK = ".taliesin-slots.lock"
 
 @dataclass
 class Slot:
-    """What one slot holds, as far as we know: ids of `block` at positions 0 to `n_tokens` - 1, then what a request left.
+    """What one slot holds, as far as we know: ids of `block` at positions 0 to `n_tokens` - 1, then
+    what a request left.
 
-    end: one past the highest position that was written since the block came in; next_token: the id at position `n_tokens`, None
-    when nothing followed yet.
+    end: one past the highest position that was written since the block came in; next_token: the id
+    at position `n_tokens`, None when nothing followed yet.
     """
 
     number: int
@@ -41,10 +43,12 @@ class Slot:
     used: float = 0.0
 
     def holds(self, block: str, window: int, ring: int) -> bool:
-        """Whether a request for `block` can use the slot as it is, and be computed as after a fresh prefill.
+        """Whether a request for `block` can use the slot as it is, and be computed as after a fresh
+        prefill.
 
-        What an earlier request left is removed by the server itself. In a window ring that is exact only while nothing that the
-        block needs was overwritten (`placement.rolls_back`), and the server reuses only if it still sees an older position.
+        What an earlier request left is removed by the server itself. In a window ring that is exact
+        only while nothing that the block needs was overwritten (`placement.rolls_back`), and the
+        server reuses only if it still sees an older position.
         """
         if self.block != block:
             return False
@@ -65,22 +69,28 @@ class Slots:
 
     @contextmanager
     def lease(self, block: str | None) -> Iterator[Slot]:
-        """A slot for one request, and the server for as long: the one that holds `block`, else an empty one, else the oldest.
+        """A slot for one request, and the server for as long: the one that holds `block`, else an
+        empty one, else the oldest.
 
-        Changes of the yielded `Slot` are kept. After an exception the slot counts as empty, because nobody knows what it holds.
+        Changes of the yielded `Slot` are kept. After an exception the slot counts as empty, because
+        nobody knows what it holds.
 
         Raises:
-            StoreLocked: others computed for longer than `seconds`. StoreFull: the folder is gone or cannot be written.
+            StoreLocked: others computed for longer than `seconds`. StoreFull: the folder is gone or
+            cannot be written.
         """
         from filelock import FileLock, Timeout
 
-        # A lock of its own for each lease: one FileLock object counts nested acquisitions instead of making a thread wait.
+        # A lock of its own for each lease: one FileLock object counts nested acquisitions instead
+        # of making a thread wait.
         lock = FileLock(self.folder / _LOCK, timeout=self._seconds, mode=0o600)
         try:
             lock.acquire()
         except Timeout as error:
             raise StoreLocked(
-                f"others have used the server for {self._seconds:.0f} s", where=self.folder, hint="wait, or stop them"
+                f"others have used the server for {self._seconds:.0f} s",
+                where=self.folder,
+                hint="wait, or stop them",
             ) from error
         except OSError as error:
             raise _unusable(self.folder, error) from error
@@ -89,7 +99,8 @@ class Slots:
             chosen = next((s for s in book if block is not None and s.block == block), None) or min(
                 book, key=lambda s: (s.block is not None, s.used)
             )
-            # Before it is used: whoever is killed in the middle leaves a slot of which the book says nothing.
+            # Before it is used: whoever is killed in the middle leaves a slot of which the book
+            # says nothing.
             book[chosen.number] = Slot(chosen.number, used=time.time())
             self._write(book)
             yield chosen
@@ -106,7 +117,10 @@ class Slots:
     def _read(self) -> list[Slot]:
         empty = [Slot(number) for number in range(self.n_slots)]
         try:
-            found = [Slot(**fields) for fields in json.loads((self.folder / _BOOK).read_text(encoding="utf-8"))]
+            found = [
+                Slot(**fields)
+                for fields in json.loads((self.folder / _BOOK).read_text(encoding="utf-8"))
+            ]
         except (OSError, ValueError, TypeError, RecursionError):
             return empty
         whole = all(
@@ -119,7 +133,9 @@ class Slots:
         return found if whole and [s.number for s in found] == list(range(self.n_slots)) else empty
 
     def _write(self, book: list[Slot]) -> None:
-        """Keep the book. Where there is no space for it there is none afterwards: an old one would say what is not so."""
+        """Keep the book. Where there is no space for it there is none afterwards: an old one would
+        say what is not so.
+        """
         draft, kept = self.folder / f"{_BOOK}.new", self.folder / _BOOK
         try:
             draft.write_text(json.dumps([asdict(s) for s in book]), encoding="utf-8")

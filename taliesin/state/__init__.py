@@ -1,1 +1,3 @@
-"""llama.cpp's bytes as structure: what a state holds, and where each cell must lie. Pure: no model, no library."""
+"""llama.cpp's bytes as structure: what a state holds, and where each cell must lie. Pure: no model,
+no library.
+"""

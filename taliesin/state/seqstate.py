@@ -1,10 +1,12 @@
-"""The bytes of a llama.cpp sequence state, read as structure: which cells it holds, and where their rows lie.
+"""The bytes of a llama.cpp sequence state, read as structure: which cells it holds, and where their
+rows lie.
 
-Layout of llama-cpp-python 0.3.36 (`llama_context::state_seq_get_data`, `llama_kv_cache::state_write` of the vendored llama.cpp),
-little-endian, written here from measurement and refused when anything else comes:
+Layout of llama-cpp-python 0.3.36 (`llama_context::state_seq_get_data`,
+`llama_kv_cache::state_write` of the vendored llama.cpp), little-endian, written here from
+measurement and refused when anything else comes:
 
-    u32 magic, i32 seq_id
-    per cache part (the ordinary cache first; then, on a model with sliding-window layers, the window cache):
+    u32 magic, i32 seq_id per cache part (the ordinary cache first; then, on a model with
+    sliding-window layers, the window cache):
         u32 n_stream (1), u32 n_cells
         if n_cells:
             n_cells x { i32 pos, u32 n_seq_id (1), i32 seq_id }        in cell order, which is not position order in a ring
@@ -13,8 +15,8 @@ little-endian, written here from measurement and refused when anything else come
             per layer:  i32 ggml type, u64 row bytes, n_cells rows of V                        (v_trans = 0)
                         i32 ggml type, u32 element bytes, u32 n_embd, n_embd x n_cells values  (v_trans = 1)
 
-Every count is checked against the bytes that are left before anything is allocated for it. This module does not know models,
-files or where cells belong; that is `placement`.
+Every count is checked against the bytes that are left before anything is allocated for it. This
+module does not know models, files or where cells belong; that is `placement`.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Part:
-    """One cache of a state: bytes [`offset`, `end`), `positions` of shape (n_cells,) int32 in cell order."""
+    """One cache of a state: bytes [`offset`, `end`), `positions` of shape (n_cells,) int32 in cell
+    order.
+    """
 
     offset: int
     end: int
@@ -68,7 +72,9 @@ class Part:
 
 @dataclass(frozen=True)
 class SequenceState:
-    """A parsed state. `structure` is every structural byte that the parse relied on, as (offset, bytes) in ascending order."""
+    """A parsed state. `structure` is every structural byte that the parse relied on, as (offset,
+    bytes) in ascending order.
+    """
 
     n_bytes: int
     prefix: bytes
@@ -99,7 +105,12 @@ class Cursor:
 
     def require(self, size: int, what: str) -> None:
         if size > self.n_bytes - self.offset:
-            raise _bad(f"{what} runs past the end", f"{size} bytes", f"{self.n_bytes - self.offset} left", self.offset)
+            raise _bad(
+                f"{what} runs past the end",
+                f"{size} bytes",
+                f"{self.n_bytes - self.offset} left",
+                self.offset,
+            )
 
 
 def _bad(what: str, expected: object, got: object, offset: int) -> FormatError:
@@ -119,7 +130,8 @@ def _bounded(value: int, low: int, high: int, what: str, offset: int) -> int:
 
 
 def parse(read: Reader, n_bytes: int, n_parts: int) -> SequenceState:
-    """The structure of a state of `n_bytes` with `n_parts` cache parts (1, or 2 on a model with window layers).
+    """The structure of a state of `n_bytes` with `n_parts` cache parts (1, or 2 on a model with
+    window layers).
 
     Raises:
         FormatError: a count is impossible, a part is short, or bytes are left over.
@@ -140,7 +152,8 @@ def _part(cursor: Cursor, last: bool) -> Part:
 
 
 def cells(cursor: Cursor, offset: int, n_cells: int, seq_id: int, last: bool) -> Part:
-    """One stream's cells, read at the cursor, as the part that begins at `offset`; `last`: no cell data follows it.
+    """One stream's cells, read at the cursor, as the part that begins at `offset`; `last`: no cell
+    data follows it.
 
     Raises:
         FormatError: as `parse`.
@@ -160,7 +173,10 @@ def cells(cursor: Cursor, offset: int, n_cells: int, seq_id: int, last: bool) ->
     _bounded(int(positions.max()), 0, _MAX_POSITION, "a position", offset)
     if len(np.unique(positions)) != n_cells:
         raise _bad(
-            "two cells hold one position", f"{n_cells} positions", f"{len(np.unique(positions))} different", offset
+            "two cells hold one position",
+            f"{n_cells} positions",
+            f"{len(np.unique(positions))} different",
+            offset,
         )
     v_trans, n_layer = struct.unpack("<II", cursor.take(8, "layer count"))
     _bounded(v_trans, 0, 1, "v_trans", cursor.offset - 8)
@@ -185,5 +201,7 @@ def _rows(cursor: Cursor, n_cells: int, name: str) -> Rows:
 def _transposed(cursor: Cursor, n_cells: int) -> Rows:
     kind, element_bytes, n_embd = struct.unpack("<iII", cursor.take(12, "a V header"))
     _bounded(kind, 0, 255, "the ggml type of V", cursor.offset - 12)
-    row_bytes = _bounded(element_bytes * n_embd, 1, _MAX_ROW_BYTES, "the row size of V", cursor.offset - 8)
+    row_bytes = _bounded(
+        element_bytes * n_embd, 1, _MAX_ROW_BYTES, "the row size of V", cursor.offset - 8
+    )
     return Rows(kind, row_bytes, cursor.skip(n_cells * row_bytes, "V values"))

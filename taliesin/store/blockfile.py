@@ -1,8 +1,9 @@
 """One block file: header and payload to bytes and back (docs/format.md, "Block file").
 
-Promises that a file that opens has a header that obeys every rule of the format, and that a verified read gives the
-bytes that were written. Deliberately does not know: what the header says (`blockheader`), names and folders (`library`),
-what the payload says (`seqstate`).
+Promises that a file that opens has a header that obeys every rule of the format, and that a
+verified read gives the
+bytes that were written. Deliberately does not know: what the header says (`blockheader`), names and
+folders (`library`), what the payload says (`seqstate`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _MIN_CHUNK_BYTES = 1 << 12
 _MAX_CHUNK_BYTES = 1 << 26
 _MAX_PAYLOAD_BYTES = 1 << 44
 
-_FIELDS = struct.Struct("<8sII8Q32s")  # up to the preamble digest, which is that of exactly these bytes
+# up to the preamble digest, which is that of exactly these bytes
+_FIELDS = struct.Struct("<8sII8Q32s")
 PREAMBLE_BYTES = _FIELDS.size + 32
 _DIGEST_BYTES = 32
 _READ_BYTES = 8 << 20  # what one thread reads at once where nothing is hashed
@@ -59,7 +61,9 @@ _OTHER_MAGICS = {
 
 
 class Layout(NamedTuple):
-    """Sizes and places in one block file, in bytes from its start; checked against each other by `_layout_of`."""
+    """Sizes and places in one block file, in bytes from its start; checked against each other by
+    `_layout_of`.
+    """
 
     meta_bytes: int
     n_tokens: int
@@ -110,10 +114,12 @@ class Identity(NamedTuple):
 
 
 def identity_of(status: os.stat_result) -> Identity:
-    return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return Identity(
+        status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    )
 
 
-# -- preamble and header -----------------------------------------------------------------------------------------------
+# -- preamble and header ---------------------------------------------------------------------------
 
 
 def _round_up(n: int, multiple: int) -> int:
@@ -121,29 +127,47 @@ def _round_up(n: int, multiple: int) -> int:
 
 
 def _refuse_other_file(start: bytes, file_bytes: int, where: object) -> None:
-    """Raise FormatError, naming what the file is, unless `start` begins like a block file of some version."""
+    """Raise FormatError, naming what the file is, unless `start` begins like a block file of some
+    version.
+    """
     if file_bytes == 0:
         raise FormatError(
-            "an empty file (0 bytes) is not a block", where=where, hint="the program that wrote it did not finish"
+            "an empty file (0 bytes) is not a block",
+            where=where,
+            hint="the program that wrote it did not finish",
         )
     if start.startswith(MAGIC):
         if file_bytes < PREAMBLE_BYTES:
             raise StoreDamaged(
-                "block file is cut short", expected=f"at least {PREAMBLE_BYTES} bytes", got=file_bytes, where=where
+                "block file is cut short",
+                expected=f"at least {PREAMBLE_BYTES} bytes",
+                got=file_bytes,
+                where=where,
             )
         return
     if start.startswith(MAGIC[:4]):
-        raise StoreDamaged("block file's magic is damaged", where=where, hint="was it copied as text, not as binary?")
+        raise StoreDamaged(
+            "block file's magic is damaged",
+            where=where,
+            hint="was it copied as text, not as binary?",
+        )
     for magic, name in _OTHER_MAGICS.items():
         if start.startswith(magic):
             raise FormatError(f"this is {name}, not a block", where=where)
     if start[257:262] == b"ustar":
-        raise FormatError("this is a tar file, not a block", where=where, hint="taliesin import FILE reads bundles")
-    raise FormatError("not a block file", expected=f"first bytes {MAGIC!r}", got=repr(start[:8]), where=where)
+        raise FormatError(
+            "this is a tar file, not a block",
+            where=where,
+            hint="taliesin import FILE reads bundles",
+        )
+    raise FormatError(
+        "not a block file", expected=f"first bytes {MAGIC!r}", got=repr(start[:8]), where=where
+    )
 
 
 def _layout_of(preamble: bytes, file_bytes: int, where: object) -> Layout:
-    """The geometry that the preamble gives, checked against itself and the file's size; allocates nothing for it.
+    """The geometry that the preamble gives, checked against itself and the file's size; allocates
+    nothing for it.
 
     Raises:
         FormatError, UnsupportedVersion, StoreDamaged: see docs/format.md, "Failures".
@@ -158,17 +182,26 @@ def _layout_of(preamble: bytes, file_bytes: int, where: object) -> Layout:
             hint="read it with the newer program that wrote it, or save the text again",
         )
     if hashlib.sha256(preamble[: _FIELDS.size]).digest() != preamble[_FIELDS.size :]:
-        raise StoreDamaged("block file's first bytes are damaged (preamble digest differs)", where=where)
+        raise StoreDamaged(
+            "block file's first bytes are damaged (preamble digest differs)", where=where
+        )
     if version == 0:
         raise FormatError("block file of version 0, which never existed", where=where)
     if flags != 0:
-        raise FormatError("block file has flags that version 1 does not define", expected=0, got=flags, where=where)
+        raise FormatError(
+            "block file has flags that version 1 does not define",
+            expected=0,
+            got=flags,
+            where=where,
+        )
     layout = Layout(*numbers)
 
     def in_range(name: str, low: int, high: int) -> None:
         value = getattr(layout, name)
         if not low <= value <= high:
-            raise FormatError(f"field {name} is out of range", expected=f"{low} to {high}", got=value, where=where)
+            raise FormatError(
+                f"field {name} is out of range", expected=f"{low} to {high}", got=value, where=where
+            )
 
     in_range("meta_bytes", 2, _MAX_META_BYTES)
     in_range("n_tokens", 1, _MAX_TOKENS)
@@ -178,20 +211,30 @@ def _layout_of(preamble: bytes, file_bytes: int, where: object) -> Layout:
     in_range("chunk_bytes", _MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES)
     in_range("payload_bytes", 1, _MAX_PAYLOAD_BYTES)
     if layout.chunk_bytes & (layout.chunk_bytes - 1):
-        raise FormatError("field chunk_bytes is not a power of two", got=layout.chunk_bytes, where=where)
+        raise FormatError(
+            "field chunk_bytes is not a power of two", got=layout.chunk_bytes, where=where
+        )
     n_chunks = -(-layout.payload_bytes // layout.chunk_bytes)
     if layout.n_chunks != n_chunks:
         raise FormatError(
-            "field n_chunks does not fit the payload", expected=n_chunks, got=layout.n_chunks, where=where
+            "field n_chunks does not fit the payload",
+            expected=n_chunks,
+            got=layout.n_chunks,
+            where=where,
         )
     offset = _round_up(layout.text_end, _ALIGNMENT)
     if layout.payload_offset != offset:
         raise FormatError(
-            "field payload_offset does not follow the header", expected=offset, got=layout.payload_offset, where=where
+            "field payload_offset does not follow the header",
+            expected=offset,
+            got=layout.payload_offset,
+            where=where,
         )
     if layout.file_bytes != file_bytes:
         problem = "is cut short" if file_bytes < layout.file_bytes else "has bytes after its end"
-        raise StoreDamaged(f"block file {problem}", expected=layout.file_bytes, got=file_bytes, where=where)
+        raise StoreDamaged(
+            f"block file {problem}", expected=layout.file_bytes, got=file_bytes, where=where
+        )
     return layout
 
 
@@ -203,7 +246,13 @@ def _decode_header(preamble: bytes, region: bytes, layout: Layout, where: object
     def span(start: int, end: int) -> bytes:
         return region[start - PREAMBLE_BYTES : end - PREAMBLE_BYTES]
 
-    ends = (PREAMBLE_BYTES, layout.tokens_offset, layout.tail_offset, layout.text_offset, layout.text_end)
+    ends = (
+        PREAMBLE_BYTES,
+        layout.tokens_offset,
+        layout.tail_offset,
+        layout.text_offset,
+        layout.text_end,
+    )
     header = blockheader.decode(blockheader.Encoded(*map(span, ends, ends[1:])), where)
     if any(span(layout.text_end, layout.payload_offset)):
         raise FormatError("padding before the payload is not zero", where=where)
@@ -247,7 +296,7 @@ def _pread_exactly(fd: int, size: int, offset: int, where: object) -> bytes:
     return data
 
 
-# -- pieces of memory --------------------------------------------------------------------------------------------------
+# -- pieces of memory ------------------------------------------------------------------------------
 
 
 def _byte_view(buffer: ReadableBuffer) -> memoryview:
@@ -280,9 +329,14 @@ def _digest(views: Sequence[memoryview]) -> bytes:
 
 
 def _transfer(
-    operation: Callable[[int, Sequence[memoryview], int], int], fd: int, views: Sequence[memoryview], offset: int
+    operation: Callable[[int, Sequence[memoryview], int], int],
+    fd: int,
+    views: Sequence[memoryview],
+    offset: int,
 ) -> int:
-    """Run `os.preadv` or `os.pwritev` until all of `views` is done or the file ends. Gives back the bytes done."""
+    """Run `os.preadv` or `os.pwritev` until all of `views` is done or the file ends. Gives back the
+    bytes done.
+    """
     done = first = 0
     rest = list(views)
     while first < len(rest):
@@ -299,7 +353,9 @@ def _transfer(
 
 
 def _in_threads(tasks: Sequence[Callable[[], None]], threads: int) -> None:
-    """Run all tasks, at most `threads` at a time; of their exceptions the first in the order of `tasks` comes out."""
+    """Run all tasks, at most `threads` at a time; of their exceptions the first in the order of
+    `tasks` comes out.
+    """
     # Not at the top: a listing reads no block and need not load the thread pool (30 ms).
     from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
@@ -312,14 +368,15 @@ def _in_threads(tasks: Sequence[Callable[[], None]], threads: int) -> None:
         futures = [pool.submit(task) for task in tasks]
         wait(futures, return_when=FIRST_EXCEPTION)
     finally:
-        # After a failure, or Ctrl-C, what has not begun is dropped; what runs ends before the caller's memory may go.
+        # After a failure, or Ctrl-C, what has not begun is dropped; what runs ends before the
+        # caller's memory may go.
         pool.shutdown(cancel_futures=True)
     for future in futures:
         if not future.cancelled():
             future.result()
 
 
-# -- writing -----------------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------
 
 
 def write(
@@ -330,13 +387,15 @@ def write(
     chunk_bytes: int = CHUNK_BYTES,
     threads: int = 2,
 ) -> str:
-    """Write a block into the empty file `fd` (opened for reading and writing), fsync it, and give back its id.
+    """Write a block into the empty file `fd` (opened for reading and writing), fsync it, and give
+    back its id.
 
-    The payload is hashed by chunks and for the id while it goes to the disk; the header, without which the file is no
-    block, is written last. It is read back and decoded before this returns.
+    The payload is hashed by chunks and for the id while it goes to the disk; the header, without
+    which the file is no block, is written last. It is read back and decoded before this returns.
 
     Raises:
-        FormatError: header or payload breaks a rule of the format (no tokens, no payload, ...); nothing was written.
+        FormatError: header or payload breaks a rule of the format (no tokens, no payload, ...);
+        nothing was written.
         OSError: from the file system, such as ENOSPC.
     """
     from concurrent.futures import ThreadPoolExecutor
@@ -346,12 +405,21 @@ def write(
     meta, tokens, tail, text = blockheader.encode(header)
     payload_bytes = sum(map(len, views))
     if payload_bytes == 0:
-        raise FormatError("a block without state is not stored", expected="a payload", got="0 bytes")
+        raise FormatError(
+            "a block without state is not stored", expected="a payload", got="0 bytes"
+        )
     n_chunks = -(-payload_bytes // chunk_bytes)
     text_end = PREAMBLE_BYTES + len(meta) + len(tokens) + len(tail) + len(text)
     payload_offset = _round_up(text_end, _ALIGNMENT)
     layout = Layout(
-        len(meta), len(tokens) // 4, len(tail) // 4, len(text), n_chunks, chunk_bytes, payload_offset, payload_bytes
+        len(meta),
+        len(tokens) // 4,
+        len(tail) // 4,
+        len(text),
+        n_chunks,
+        chunk_bytes,
+        payload_offset,
+        payload_bytes,
     )
     region = meta + tokens + tail + text + bytes(payload_offset - text_end)
     preamble = _encode_preamble(layout, hashlib.sha256(region).digest())
@@ -377,7 +445,9 @@ def write(
 
     with ThreadPoolExecutor(2) as pool:
         at_once = [pool.submit(write_payload), pool.submit(hash_file)]
-        _in_threads([hash_chunk(i, piece) for i, piece in enumerate(_cut(views, chunk_bytes))], threads)
+        _in_threads(
+            [hash_chunk(i, piece) for i, piece in enumerate(_cut(views, chunk_bytes))], threads
+        )
         for future in at_once:
             future.result()
     table = b"".join(digests)
@@ -389,7 +459,10 @@ def write(
 
     written = _read_frame(fd, os.fstat(fd).st_size, "the file just written")
     if written.header != header or written.root != root:
-        raise StoreDamaged("the header read back is not the one that was written", hint="check the disk and the memory")
+        raise StoreDamaged(
+            "the header read back is not the one that was written",
+            hint="check the disk and the memory",
+        )
     return file_hash.hexdigest()
 
 
@@ -403,14 +476,16 @@ def _write_all(fd: int, views: Sequence[memoryview], offset: int) -> None:
         raise OSError(5, "the file system accepted no more bytes")
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 class BlockFile:
-    """An open block file whose header was checked. Keeps the descriptor: a file removed meanwhile stays readable.
+    """An open block file whose header was checked. Keeps the descriptor: a file removed meanwhile
+    stays readable.
 
-    header: what the block says; layout: its geometry; root: the digest (hex) that covers everything; block_id: from the
-    file's name, None for a file that is not named by its id; identity: of the open file.
+    header: what the block says; layout: its geometry; root: the digest (hex) that covers
+    everything; block_id: from the file's name, None for a file that is not named by its id;
+    identity: of the open file.
     """
 
     def __init__(self, fd: int, path: Path) -> None:
@@ -449,7 +524,10 @@ class BlockFile:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -467,32 +545,41 @@ class BlockFile:
         return identity_of(os.fstat(self._fd)) == self.identity
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """`size` payload bytes from payload offset `offset`, NOT verified: for a parser that checks what it reads.
+        """`size` payload bytes from payload offset `offset`, NOT verified: for a parser that checks
+        what it reads.
 
         Raises:
             ValueError: the range is not within the payload.
             StoreDamaged: the file became shorter.
         """
         if offset < 0 or size < 0 or offset + size > self.payload_bytes:
-            raise ValueError(f"range [{offset}, {offset + size}) is outside the payload of {self.payload_bytes} bytes")
+            raise ValueError(
+                f"range [{offset}, {offset + size}) is outside the payload of {self.payload_bytes} bytes"
+            )
         return _pread_exactly(self._fd, size, self.layout.payload_offset + offset, self.path)
 
-    def read_into(self, pieces: Sequence[tuple[int, memoryview]], verify: bool, threads: int = 2) -> None:
-        """Read the whole payload into the caller's memory, piece by piece and without an intermediate copy.
+    def read_into(
+        self, pieces: Sequence[tuple[int, memoryview]], verify: bool, threads: int = 2
+    ) -> None:
+        """Read the whole payload into the caller's memory, piece by piece and without an
+        intermediate copy.
 
-        pieces: (payload offset, writable view) in ascending order, together exactly the payload. With `verify` each
-        chunk is hashed where it was read to. After an exception the destinations hold bytes that must not be used.
+        pieces: (payload offset, writable view) in ascending order, together exactly the payload.
+        With `verify` each chunk is hashed where it was read to. After an exception the destinations
+        hold bytes that must not be used.
 
         Raises:
             ValueError: the pieces are not a partition of the payload.
-            StoreDamaged: a chunk is not what was written (block, chunk and byte range are named; of several bad chunks
-                the first), or the file became shorter.
+            StoreDamaged: a chunk is not what was written (block, chunk and byte range are named; of
+                several bad chunks the first), or the file became shorter.
         """
         views = [_byte_view(view) for _offset, view in pieces]
         ends = [offset + len(view) for (offset, _view), view in zip(pieces, views, strict=True)]
         starts = [offset for offset, _view in pieces]
         if [0, *ends] != [*starts, self.payload_bytes] or any(view.readonly for view in views):
-            raise ValueError(f"pieces are not a writable partition of the payload of {self.payload_bytes} bytes")
+            raise ValueError(
+                f"pieces are not a writable partition of the payload of {self.payload_bytes} bytes"
+            )
         chunk_bytes = self.layout.chunk_bytes
 
         piece_bytes = chunk_bytes if verify else max(chunk_bytes, _READ_BYTES)
@@ -505,16 +592,23 @@ class BlockFile:
 
             return task
 
-        tasks = [read_piece(i, piece) for i, piece in enumerate(_cut([v for v in views if len(v)], piece_bytes))]
+        tasks = [
+            read_piece(i, piece)
+            for i, piece in enumerate(_cut([v for v in views if len(v)], piece_bytes))
+        ]
         _in_threads(tasks, threads)
 
     def verify(self, threads: int = 2) -> None:
-        """Compare every chunk with the chunk table, in bounded memory. Raises StoreDamaged like `read_into`."""
+        """Compare every chunk with the chunk table, in bounded memory. Raises StoreDamaged like
+        `read_into`.
+        """
         chunk_bytes = self.layout.chunk_bytes
 
         def check(index: int) -> Callable[[], None]:
             def task() -> None:
-                piece = memoryview(bytearray(min(chunk_bytes, self.payload_bytes - index * chunk_bytes)))
+                piece = memoryview(
+                    bytearray(min(chunk_bytes, self.payload_bytes - index * chunk_bytes))
+                )
                 self._read_payload([piece], index * chunk_bytes)
                 self._compare(index, _digest([piece]))
 

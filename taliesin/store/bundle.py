@@ -1,7 +1,9 @@
 """Several blocks in one tar file, to carry to another machine (docs/format.md, "Bundle").
 
-Promises that a reader hands out a member only after its place, kind, name and size were checked against the manifest.
-Deliberately does not know: the library that the blocks come from or go to, which checks their content.
+Promises that a reader hands out a member only after its place, kind, name and size were checked
+against the manifest.
+Deliberately does not know: the library that the blocks come from or go to, which checks their
+content.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class _HashingReader(io.RawIOBase):
 
 
 def write(path: Path, blocks: Mapping[str, BlockFile]) -> int:
-    """Write the named blocks to the new file `path`, and give back its size in bytes. Every block is hashed on the way.
+    """Write the named blocks to the new file `path`, and give back its size in bytes. Every block
+    is hashed on the way.
 
     Raises:
         UsageError: `path` exists.
@@ -71,12 +74,16 @@ def write(path: Path, blocks: Mapping[str, BlockFile]) -> int:
         OSError: from the file system.
     """
     if path.exists() or path.is_symlink():
-        raise UsageError("the bundle exists already", where=path, hint="remove it, or choose another name")
+        raise UsageError(
+            "the bundle exists already", where=path, hint="remove it, or choose another name"
+        )
     entries = [
         Entry(name, block.block_id or block.file_digest(), block.identity.size, block.root)
         for name, block in blocks.items()
     ]
-    manifest = canonical_json({"format": _FORMAT, "version": VERSION, "blocks": [entry._asdict() for entry in entries]})
+    manifest = canonical_json(
+        {"format": _FORMAT, "version": VERSION, "blocks": [entry._asdict() for entry in entries]}
+    )
     with (
         durable.replacing(path) as file,
         tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar,
@@ -91,19 +98,23 @@ def write(path: Path, blocks: Mapping[str, BlockFile]) -> int:
             tar.addfile(_member(_member_name(entry.id), entry.bytes), content)
             if content.sha256.hexdigest() != entry.id:
                 raise StoreDamaged(
-                    f"block {block.name} is damaged", where=block.path, hint="taliesin check names the damage"
+                    f"block {block.name} is damaged",
+                    where=block.path,
+                    hint="taliesin check names the damage",
                 )
     return path.stat().st_size
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[tuple[list[Entry], Iterator[tuple[str, int, IO[bytes]]]]]:
-    """The manifest of the bundle at `path`, and its blocks as (id, size, stream), each stream to be read in turn.
+    """The manifest of the bundle at `path`, and its blocks as (id, size, stream), each stream to be
+    read in turn.
 
     The content is not hashed here: the caller compares it with the id.
 
     Raises:
-        StoreMissing: no such file. UnsupportedVersion: a newer bundle. FormatError: whatever else is not as it must be.
+        StoreMissing: no such file. UnsupportedVersion: a newer bundle. FormatError: whatever else
+        is not as it must be.
     """
     with os.fdopen(open_regular(path), "rb") as file:
         try:
@@ -111,23 +122,37 @@ def reading(path: Path) -> Iterator[tuple[list[Entry], Iterator[tuple[str, int, 
                 manifest = _read_manifest(tar, path)
                 yield manifest, _members(tar, manifest, path)
         except (tarfile.TarError, EOFError) as error:
-            raise FormatError("not a bundle, or one that was cut short", got=str(error), where=path) from error
+            raise FormatError(
+                "not a bundle, or one that was cut short", got=str(error), where=path
+            ) from error
 
 
 def _read_manifest(tar: tarfile.TarFile, where: Path) -> list[Entry]:
     info = tar.next()
     if info is None or info.name != _MANIFEST or not _is_plain(info):
         raise FormatError(
-            "not a bundle", expected=f"{_MANIFEST} first", got=info.name if info else "an empty tar", where=where
+            "not a bundle",
+            expected=f"{_MANIFEST} first",
+            got=info.name if info else "an empty tar",
+            where=where,
         )
     if info.size > _MAX_MANIFEST_BYTES:
-        raise FormatError("the bundle's manifest is too long", expected=_MAX_MANIFEST_BYTES, got=info.size, where=where)
-    manifest = parse_canonical_json(_content(tar, info, where).read(), "the bundle's manifest", where)
+        raise FormatError(
+            "the bundle's manifest is too long",
+            expected=_MAX_MANIFEST_BYTES,
+            got=info.size,
+            where=where,
+        )
+    manifest = parse_canonical_json(
+        _content(tar, info, where).read(), "the bundle's manifest", where
+    )
     if manifest.get("format") != _FORMAT:
         raise FormatError("not a bundle", expected=_FORMAT, got=manifest.get("format"), where=where)
     version = manifest.get("version")
     if isinstance(version, int) and version > VERSION:
-        raise UnsupportedVersion(f"bundle of version {version}; this program reads version {VERSION}", where=where)
+        raise UnsupportedVersion(
+            f"bundle of version {version}; this program reads version {VERSION}", where=where
+        )
     blocks = manifest.get("blocks")
     if version != VERSION or not isinstance(blocks, list):
         raise FormatError("the bundle's manifest is malformed", where=where)
@@ -149,15 +174,21 @@ def _entry(value: object, where: Path) -> Entry:
         or type(value["bytes"]) is not int
         or value["bytes"] < 1
     ):
-        raise FormatError("a line of the bundle's manifest is malformed", got=repr(value)[:200], where=where)
+        raise FormatError(
+            "a line of the bundle's manifest is malformed", got=repr(value)[:200], where=where
+        )
     return Entry(**value)
 
 
-def _members(tar: tarfile.TarFile, manifest: list[Entry], where: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+def _members(
+    tar: tarfile.TarFile, manifest: list[Entry], where: Path
+) -> Iterator[tuple[str, int, IO[bytes]]]:
     for entry in {entry.id: entry for entry in manifest}.values():
         info = tar.next()
         if info is None:
-            raise FormatError("the bundle ends before its last block", expected=entry.id, where=where)
+            raise FormatError(
+                "the bundle ends before its last block", expected=entry.id, where=where
+            )
         if info.name != _member_name(entry.id) or not _is_plain(info):
             raise FormatError(
                 "the bundle holds something its manifest does not list here",
@@ -175,12 +206,20 @@ def _members(tar: tarfile.TarFile, manifest: list[Entry], where: Path) -> Iterat
         yield entry.id, entry.bytes, _content(tar, info, where)
     extra = tar.next()
     if extra is not None:
-        raise FormatError("the bundle goes on after its last block", got=repr(extra.name), where=where)
+        raise FormatError(
+            "the bundle goes on after its last block", got=repr(extra.name), where=where
+        )
 
 
 def _is_plain(info: tarfile.TarInfo) -> bool:
-    """An ordinary file without extensions: no link, device or sparse file, no pax header that changes name or size."""
-    return info.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not info.issparse() and not info.pax_headers
+    """An ordinary file without extensions: no link, device or sparse file, no pax header that
+    changes name or size.
+    """
+    return (
+        info.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
+        and not info.issparse()
+        and not info.pax_headers
+    )
 
 
 def _content(tar: tarfile.TarFile, info: tarfile.TarInfo, where: Path) -> IO[bytes]:

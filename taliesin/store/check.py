@@ -1,6 +1,8 @@
-"""A walk over every file of a library: what is damaged, what does not belong there, and with `repair` the remedy.
+"""A walk over every file of a library: what is damaged, what does not belong there, and with
+`repair` the remedy.
 
-Promises to change nothing without `repair`, and with it to destroy no data: damage is moved to `quarantine/`.
+Promises to change nothing without `repair`, and with it to destroy no data: damage is moved to
+`quarantine/`.
 Deliberately does not know: whether a sound block suits an engine (`verify`).
 """
 
@@ -36,11 +38,15 @@ FindingKind = Literal[
     "permissions",
 ]
 # These make a library unsound; the other kinds are remarks.
-DAMAGE: frozenset[FindingKind] = frozenset(("damaged-block", "damaged-ref", "dangling-ref", "symlink"))
+DAMAGE: frozenset[FindingKind] = frozenset(
+    ("damaged-block", "damaged-ref", "dangling-ref", "symlink")
+)
 
 
 class Finding(NamedTuple):
-    """One thing that was seen. `path` is relative to the library; `action`: what `repair` did about it."""
+    """One thing that was seen. `path` is relative to the library; `action`: what `repair` did about
+    it.
+    """
 
     kind: FindingKind
     path: str
@@ -53,7 +59,9 @@ class Finding(NamedTuple):
 
 
 class CheckReport(NamedTuple):
-    """What was found. `complete` is false when the time limit came before the last block; another goes on there."""
+    """What was found. `complete` is false when the time limit came before the last block; another
+    goes on there.
+    """
 
     findings: list[Finding]
     n_blocks: int
@@ -74,13 +82,16 @@ def check(
     max_seconds: float | None,
     advance: Callable[[int], None],
 ) -> CheckReport:
-    """Look at every file; with `deep` read all of them, those first whose last verification is longest ago.
+    """Look at every file; with `deep` read all of them, those first whose last verification is
+    longest ago.
 
-    repair: move damage to `quarantine/`, remove what killed writers left, put file modes right. max_seconds: stop
+    repair: move damage to `quarantine/`, remove what killed writers left, put file modes right.
+    max_seconds: stop
     reading after that. advance: told the bytes of each block that was read, for progress.
 
     Raises:
-        StoreLocked: a writer kept the lock. StoreFull: `repair` in a library that cannot be written.
+        StoreLocked: a writer kept the lock. StoreFull: `repair` in a library that cannot be
+        written.
     """
     deadline = None if max_seconds is None else time.monotonic() + max_seconds
     walk = _Walk(library, repair)
@@ -140,7 +151,9 @@ class _Walk:
                 block_id = id_of_block_file(entry.name, folder.name)
                 if self._look_at_stranger(entry, block_id is not None) and block_id is not None:
                     self.blocks[block_id] = Path(entry.path)
-                    self._look_at_mode(Path(entry.path), entry.stat(follow_symlinks=False).st_mode, 0o400)
+                    self._look_at_mode(
+                        Path(entry.path), entry.stat(follow_symlinks=False).st_mode, 0o400
+                    )
         for path in self.library.leftovers():
             self._report("leftover", path, "a writer was killed here", self._remove)
 
@@ -154,7 +167,9 @@ class _Walk:
                     block.verify()
                     digest = block.file_digest()
                     if digest != block_id:
-                        raise StoreDamaged(f"its SHA-256 is {digest}, another block's or a damaged one's")
+                        raise StoreDamaged(
+                            f"its SHA-256 is {digest}, another block's or a damaged one's"
+                        )
                     self.library.record_verified(block)
                     advance(block.identity.size)
                 return True
@@ -190,7 +205,9 @@ class _Walk:
     def _look_at_stranger(self, entry: os.DirEntry[str], is_ours: bool = False) -> bool:
         """Report an entry that does not belong there. True if it does."""
         if entry.is_symlink():
-            self._report("symlink", Path(entry.path), "symbolic links are not followed", self._quarantine)
+            self._report(
+                "symlink", Path(entry.path), "symbolic links are not followed", self._quarantine
+            )
             return False
         if not is_ours:
             self._report("foreign-file", Path(entry.path), "not a file of this library; left alone")
@@ -203,11 +220,21 @@ class _Walk:
                 path.chmod(allowed)
                 return f"mode set to {allowed:o}"
 
-            self._report("permissions", path, f"mode {stat.S_IMODE(mode):o}, wider than {allowed:o}", narrow)
+            self._report(
+                "permissions", path, f"mode {stat.S_IMODE(mode):o}, wider than {allowed:o}", narrow
+            )
 
-    def _report(self, kind: FindingKind, path: Path, message: str, remedy: Callable[[Path], str] | None = None) -> None:
+    def _report(
+        self,
+        kind: FindingKind,
+        path: Path,
+        message: str,
+        remedy: Callable[[Path], str] | None = None,
+    ) -> None:
         action = remedy(path) if remedy and self.repair else None
-        self.findings.append(Finding(kind, str(path.relative_to(self.library.path)), message, action))
+        self.findings.append(
+            Finding(kind, str(path.relative_to(self.library.path)), message, action)
+        )
 
     def _quarantine(self, path: Path) -> str:
         target = self.library.path / "quarantine" / f"{path.name[:150]}.{os.urandom(4).hex()}"

@@ -1,7 +1,10 @@
-"""What a block says besides its payload: the meta object, the tokens and the text, to bytes and back (docs/format.md, "Block file").
+"""What a block says besides its payload: the meta object, the tokens and the text, to bytes and
+back (docs/format.md, "Block file").
 
-Promises that a header that was encoded or decoded obeys every rule of the format, and that one decoded equals the one encoded.
-Deliberately does not know: where in a file the bytes lie (`blockfile`), and what a recipe means (`fingerprint`).
+Promises that a header that was encoded or decoded obeys every rule of the format, and that one
+decoded equals the one encoded.
+Deliberately does not know: where in a file the bytes lie (`blockfile`), and what a recipe means
+(`fingerprint`).
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ EQUALS: tuple[Equals, ...] = ("one-shot", "block-then-query")
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a fixed probe gave right after the fresh prefill: its ids, one digest per logits vector, the greedy ids."""
+    """What a fixed probe gave right after the fresh prefill: its ids, one digest per logits vector,
+    the greedy ids.
+    """
 
     probe: tuple[int, ...]
     sha256: tuple[str, ...]
@@ -51,10 +56,12 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class BlockHeader:
-    """What a block file says besides its payload. The writer takes one, a reader gives an equal one back.
+    """What a block file says besides its payload. The writer takes one, a reader gives an equal one
+    back.
 
-    tokens: (n_tokens,) int32, the block's ids, the first at position 0; tail: (n_tail,) int32, ids that follow the
-    block in its text and are prefilled with the query; extra: keys of the meta object that this version does not know.
+    tokens: (n_tokens,) int32, the block's ids, the first at position 0; tail: (n_tail,) int32, ids
+    that follow the block in its text and are prefilled with the query; extra: keys of the meta
+    object that this version does not know.
     """
 
     title: str
@@ -140,7 +147,7 @@ def decode(encoded: Encoded, where: object) -> BlockHeader:
     return BlockHeader(**fields, tokens=tokens, tail=tail, text=text)
 
 
-# -- meta --------------------------------------------------------------------------------------------------------------
+# -- meta ------------------------------------------------------------------------------------------
 
 
 def _is_int(value: object) -> bool:
@@ -149,13 +156,21 @@ def _is_int(value: object) -> bool:
 
 def _ids(value: object, key: str, where: object) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(_is_int(v) and 0 <= v < 1 << 31 for v in value):
-        raise FormatError(f"meta field {key} is not a list of token ids", expected="integers 0 to 2^31-1", where=where)
+        raise FormatError(
+            f"meta field {key} is not a list of token ids",
+            expected="integers 0 to 2^31-1",
+            where=where,
+        )
     return tuple(value)
 
 
 def _sub_object(value: object, key: str, names: set[str], where: object) -> dict[str, Any]:
     if not isinstance(value, dict) or set(value) != names:
-        raise FormatError(f"meta field {key} is malformed", expected=f"an object with {sorted(names)}", where=where)
+        raise FormatError(
+            f"meta field {key} is malformed",
+            expected=f"an object with {sorted(names)}",
+            where=where,
+        )
     return value
 
 
@@ -177,7 +192,12 @@ def _part(value: object, where: object) -> Part:
     fields = _sub_object(value, "part", {"index", "count"}, where)
     index, count = fields["index"], fields["count"]
     if not (_is_int(index) and _is_int(count) and 0 <= index < count):
-        raise FormatError("meta field part is out of range", expected="0 <= index < count", got=fields, where=where)
+        raise FormatError(
+            "meta field part is out of range",
+            expected="0 <= index < count",
+            got=fields,
+            where=where,
+        )
     return Part(index, count)
 
 
@@ -186,7 +206,9 @@ def _source(value: object, where: object) -> Source | None:
         return None
     fields = _sub_object(value, "source", {"sha256", "bytes"}, where)
     if not is_digest(fields["sha256"]) or not _is_int(fields["bytes"]) or fields["bytes"] < 0:
-        raise FormatError("meta field source is malformed", expected="sha256 and bytes", got=fields, where=where)
+        raise FormatError(
+            "meta field source is malformed", expected="sha256 and bytes", got=fields, where=where
+        )
     return Source(fields["sha256"], fields["bytes"])
 
 
@@ -196,20 +218,32 @@ _KNOWN_KEYS = frozenset(
 
 
 def _checked_meta(meta: dict[str, Any], where: object) -> dict[str, Any]:
-    """The constructor arguments of `BlockHeader` that the meta object gives. Raises FormatError, a message per rule."""
+    """The constructor arguments of `BlockHeader` that the meta object gives. Raises FormatError, a
+    message per rule.
+    """
     for key in ("title", "created", "recipe", "equals"):
         if key not in meta:
             raise FormatError(f"meta field {key} is missing", where=where)
     if not isinstance(meta["title"], str):
-        raise FormatError("meta field title is not a string", got=type(meta["title"]).__name__, where=where)
+        raise FormatError(
+            "meta field title is not a string", got=type(meta["title"]).__name__, where=where
+        )
     if not isinstance(meta["created"], str) or not _CREATED.fullmatch(meta["created"]):
         raise FormatError(
-            "meta field created is not a UTC time", expected="YYYY-MM-DDThh:mm:ssZ", got=meta["created"], where=where
+            "meta field created is not a UTC time",
+            expected="YYYY-MM-DDThh:mm:ssZ",
+            got=meta["created"],
+            where=where,
         )
     if not isinstance(meta["recipe"], dict) or not meta["recipe"]:
         raise FormatError("meta field recipe is not an object with fields", where=where)
     if meta["equals"] not in EQUALS:
-        raise FormatError("meta field equals is unknown", expected=" or ".join(EQUALS), got=meta["equals"], where=where)
+        raise FormatError(
+            "meta field equals is unknown",
+            expected=" or ".join(EQUALS),
+            got=meta["equals"],
+            where=where,
+        )
     return {
         "title": meta["title"],
         "created": meta["created"],
@@ -233,7 +267,7 @@ def _encode_meta(header: BlockHeader) -> bytes:
     return raw
 
 
-# -- token ids ---------------------------------------------------------------------------------------------------------
+# -- token ids -------------------------------------------------------------------------------------
 
 
 def _encode_ids(ids: NDArray[np.int32], what: str) -> bytes:
@@ -241,7 +275,9 @@ def _encode_ids(ids: NDArray[np.int32], what: str) -> bytes:
 
     array = np.asarray(ids)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise FormatError(f"{what} is not a list of token ids", got=f"{array.dtype} of shape {array.shape}")
+        raise FormatError(
+            f"{what} is not a list of token ids", got=f"{array.dtype} of shape {array.shape}"
+        )
     if array.size and (int(array.min()) < 0 or int(array.max()) >= 1 << 31):
         raise FormatError(f"{what} holds an id that is out of range", expected="0 to 2^31-1")
     return array.astype("<i4").tobytes()

@@ -1,6 +1,7 @@
 """A cache of what the files of a library say, so that a listing reads no file that did not change.
 
-Promises that losing it, damaging it or replacing it by one of another version costs time and nothing else. Deliberately
+Promises that losing it, damaging it or replacing it by one of another version costs time and
+nothing else. Deliberately
 does not know which files exist: `library` scans the folder (docs/format.md, "Library").
 """
 
@@ -34,7 +35,9 @@ CREATE TABLE certified (id TEXT PRIMARY KEY, at REAL) WITHOUT ROWID;
 
 
 class BlockRow(NamedTuple):
-    """What a listing says of one block file; with a `problem` the header could not be read: its fields are empty."""
+    """What a listing says of one block file; with a `problem` the header could not be read: its
+    fields are empty.
+    """
 
     id: str
     stamp: str
@@ -53,7 +56,9 @@ class BlockRow(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What differs between the index and the files. A folder's stamp says up to when its rows are known to be right."""
+    """What differs between the index and the files. A folder's stamp says up to when its rows are
+    known to be right.
+    """
 
     folders: dict[str, str]
     gone_folders: list[str]
@@ -64,12 +69,15 @@ class Changes(NamedTuple):
 
 
 class Index:
-    """The cache in one SQLite file. Where that cannot be opened or written, every method works in memory only."""
+    """The cache in one SQLite file. Where that cannot be opened or written, every method works in
+    memory only.
+    """
 
     def __init__(self, path: Path) -> None:
         """Opens nothing yet. `path` is the SQLite file."""
         self.path = path
-        # Counts how often the content was lost: who read before and after a change of it has not read one state.
+        # Counts how often the content was lost: who read before and after a change of it has not
+        # read one state.
         self.generation = 0
         self._connection: sqlite3.Connection | None = None
 
@@ -110,9 +118,14 @@ class Index:
             db.executemany("INSERT OR REPLACE INTO refs VALUES (?,?,?,?,?,?,?)", changes.refs)
             for table in ("blocks", "used", "verified", "certified"):
                 db.executemany(f"DELETE FROM {table} WHERE id = ?", ids)
-            db.executemany("DELETE FROM refs WHERE file = ?", [(file,) for file in changes.gone_refs])
+            db.executemany(
+                "DELETE FROM refs WHERE file = ?", [(file,) for file in changes.gone_refs]
+            )
             db.executemany("INSERT OR REPLACE INTO folders VALUES (?,?)", changes.folders.items())
-            db.executemany("DELETE FROM folders WHERE folder = ?", [(folder,) for folder in changes.gone_folders])
+            db.executemany(
+                "DELETE FROM folders WHERE folder = ?",
+                [(folder,) for folder in changes.gone_folders],
+            )
 
     def mark_used(self, block_id: str, at: float) -> None:
         with self._transaction() as db:
@@ -120,17 +133,25 @@ class Index:
 
     def verified(self) -> Mapping[str, tuple[str, float]]:
         """Block id -> (stamp of the file that was verified, Unix time of that)."""
-        return {block_id: (stamp, at) for block_id, stamp, at in self._rows("SELECT id, stamp, at FROM verified")}
+        return {
+            block_id: (stamp, at)
+            for block_id, stamp, at in self._rows("SELECT id, stamp, at FROM verified")
+        }
 
     def verified_stamp(self, block_id: str) -> str | None:
-        return next((row[0] for row in self._rows("SELECT stamp FROM verified WHERE id = ?", block_id)), None)
+        return next(
+            (row[0] for row in self._rows("SELECT stamp FROM verified WHERE id = ?", block_id)),
+            None,
+        )
 
     def set_verified(self, block_id: str, stamp: str, at: float) -> None:
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO verified VALUES (?,?,?)", (block_id, stamp, at))
 
     def certified(self) -> Mapping[str, float]:
-        """Block id -> Unix time at which its certificate was last re-run by this machine's engine and held."""
+        """Block id -> Unix time at which its certificate was last re-run by this machine's engine
+        and held.
+        """
         return dict(self._rows("SELECT id, at FROM certified"))
 
     def set_certified(self, block_id: str, at: float) -> None:
@@ -139,7 +160,9 @@ class Index:
 
     def last_used(self, block_id: str) -> float | None:
         """Unix time of the block's last use."""
-        return next((row[0] for row in self._rows("SELECT at FROM used WHERE id = ?", block_id)), None)
+        return next(
+            (row[0] for row in self._rows("SELECT at FROM used WHERE id = ?", block_id)), None
+        )
 
     def _rows(self, query: str, *values: str) -> list[Any]:
         try:
@@ -176,7 +199,11 @@ class Index:
                 pass
             else:
                 if not stat.S_ISREG(status.st_mode):
-                    raise StoreDamaged("the library's index is not a regular file", where=self.path, hint="remove it")
+                    raise StoreDamaged(
+                        "the library's index is not a regular file",
+                        where=self.path,
+                        hint="remove it",
+                    )
             try:
                 self._connection = self._open()
             except sqlite3.OperationalError:
@@ -188,7 +215,9 @@ class Index:
     def _open(self) -> sqlite3.Connection:
         try:
             # SQLite gives its other files the mode of this one.
-            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+            os.close(
+                os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            )
         except FileExistsError:
             pass
         except OSError as error:
@@ -202,7 +231,9 @@ class Index:
                     raise sqlite3.DatabaseError(f"schema {version}")
                 # WAL: a commit costs no fsync, and readers do not wait for a writer.
                 db.execute("PRAGMA journal_mode=WAL")
-                db.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version={SCHEMA}; COMMIT;")
+                db.executescript(
+                    f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version={SCHEMA}; COMMIT;"
+                )
             db.execute("PRAGMA synchronous=NORMAL")
         except BaseException:
             db.close()
@@ -217,7 +248,9 @@ class Index:
         return self._connection
 
     def _start_over(self) -> sqlite3.Connection:
-        """An empty index in place of a damaged one, or one of another schema; the second time in memory."""
+        """An empty index in place of a damaged one, or one of another schema; the second time in
+        memory.
+        """
         if self.generation:
             return self._use_memory()
         self.generation += 1

@@ -1,8 +1,8 @@
 """A folder of blocks with names, an index and a lock (docs/format.md, "Library").
 
-Promises: a block is either completely there or not there, whatever kills a writer; names never become paths; symbolic
-links are not followed; readers need no lock. Deliberately does not know: what a recipe or a payload means, and whether
-a block suits an engine.
+Promises: a block is either completely there or not there, whatever kills a writer; names never
+become paths; symbolic links are not followed; readers need no lock. Deliberately does not know:
+what a recipe or a payload means, and whether a block suits an engine.
 """
 
 from __future__ import annotations
@@ -50,11 +50,21 @@ _INDEX = "index.sqlite3"
 _LOCK = "lock"
 REBUILD_LOCK = "rebuild.lock"
 OWN_NAMES = frozenset(
-    (_MARKER, _LOCK, REBUILD_LOCK, _INDEX, f"{_INDEX}-wal", f"{_INDEX}-shm", f"{_INDEX}-journal", *_FOLDERS)
+    (
+        _MARKER,
+        _LOCK,
+        REBUILD_LOCK,
+        _INDEX,
+        f"{_INDEX}-wal",
+        f"{_INDEX}-shm",
+        f"{_INDEX}-journal",
+        *_FOLDERS,
+    )
 )
 _MAX_MARKER_BYTES = 4096
 _ID_PREFIX = re.compile(r"[0-9a-f]{8,64}")
-# A change within the clock tick of an earlier one leaves the change time as it was: a file this young proves nothing.
+# A change within the clock tick of an earlier one leaves the change time as it was: a file this
+# young proves nothing.
 _RACY_SECONDS = 2.0
 
 Policy = Literal["always", "once", "never"]
@@ -64,8 +74,9 @@ POLICIES: tuple[Policy, ...] = ("always", "once", "never")
 class BlockInfo(NamedTuple):
     """One line of a listing: a name and the block it leads to, or a block without a name.
 
-    created: UTC, ISO 8601; last_used: Unix time, None if never; recipe_id: SHA-256 of the canonical recipe; problem:
-    why the block cannot be used, with the fields that are not known then empty or 0.
+    created: UTC, ISO 8601; last_used: Unix time, None if never; recipe_id: SHA-256 of the canonical
+    recipe; problem: why the block cannot be used, with the fields that are not known then empty or
+    0.
     """
 
     name: str | None
@@ -116,14 +127,19 @@ def default_path() -> Path:
 class Library:
     """A library folder. Safe for several processes; one object is for one thread."""
 
-    def __init__(self, path: Path | None = None, create: bool = True, *, lock_seconds: float = 30.0) -> None:
-        """Open the library at `path` (default: `default_path()`), with `create` make it if it is not there.
+    def __init__(
+        self, path: Path | None = None, create: bool = True, *, lock_seconds: float = 30.0
+    ) -> None:
+        """Open the library at `path` (default: `default_path()`), with `create` make it if it is
+        not there.
 
         lock_seconds: how long a writer waits for another one.
 
         Raises:
-            StoreMissing: no library there. FormatError: a folder with other things in it. UnsupportedVersion: a newer
-            library. StoreDamaged: a symbolic link in place of a part of it. StoreFull: it cannot be created.
+            StoreMissing: no library there. FormatError: a folder with other things in it.
+            UnsupportedVersion: a newer
+            library. StoreDamaged: a symbolic link in place of a part of it. StoreFull: it cannot be
+            created.
         """
         given = default_path() if path is None else path
         self.path = given.absolute()
@@ -132,7 +148,9 @@ class Library:
         with _storage_errors(self.path):
             if not self._has_marker():
                 if not create:
-                    raise StoreMissing("no library there", where=self.path, hint="taliesin save makes one")
+                    raise StoreMissing(
+                        "no library there", where=self.path, hint="taliesin save makes one"
+                    )
                 self._create()
             self._check_version()
             for name in (*_FOLDERS, _LOCK, REBUILD_LOCK, _INDEX):
@@ -149,13 +167,13 @@ class Library:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     def list(self) -> list[BlockInfo]:
         """Every name with its block, sorted by name, then the blocks without a name.
 
-        Reads what was added or replaced since the last time, which folder times tell; damage within a file is for
-        `check` to find.
+        Reads what was added or replaced since the last time, which folder times tell; damage within
+        a file is for `check` to find.
         """
         with _storage_errors(self.path):
             while True:
@@ -185,11 +203,13 @@ class Library:
         return _info(ref, row, self.index.last_used(block_id))
 
     def open(self, name_or_id: str) -> BlockFile:
-        """The block of that name, or whose id begins with that (8 digits or more), its header validated.
+        """The block of that name, or whose id begins with that (8 digits or more), its header
+        validated.
 
         Raises:
             StoreMissing: no such name or id. UsageError: the prefix fits several blocks.
-            StoreDamaged, FormatError, UnsupportedVersion: the name or the block is not as it must be.
+            StoreDamaged, FormatError, UnsupportedVersion: the name or the block is not as it must
+            be.
         """
         for attempt in (1, 2):
             ref = self._find_ref(name_or_id)
@@ -197,7 +217,8 @@ class Library:
             try:
                 block = BlockFile.open(self.block_path(block_id))
             except StoreMissing:
-                # A writer may have replaced the name between the two steps; then the second look succeeds.
+                # A writer may have replaced the name between the two steps; then the second look
+                # succeeds.
                 if attempt == 1:
                     continue
                 if ref is None:
@@ -211,12 +232,15 @@ class Library:
             if ref and block.root != ref.root:
                 block.close()
                 raise StoreDamaged(
-                    f"the file of {ref.name!r} holds another block", expected=ref.root, got=block.root, where=block.path
+                    f"the file of {ref.name!r} holds another block",
+                    expected=ref.root,
+                    got=block.root,
+                    where=block.path,
                 )
             return block
         raise AssertionError("unreachable")
 
-    # -- changing ------------------------------------------------------------------------------------------------------
+    # -- changing ----------------------------------------------------------------------------------
 
     def put(
         self,
@@ -228,7 +252,8 @@ class Library:
         """Store a block under `name`. The same content gives the same id.
 
         Raises:
-            UsageError: the name is malformed, or taken and `replace` is false. FormatError: see `blockfile.write`.
+            UsageError: the name is malformed, or taken and `replace` is false. FormatError: see
+            `blockfile.write`.
             StoreFull, StoreLocked: nothing was stored.
         """
         name = checked_name(name)
@@ -251,14 +276,17 @@ class Library:
         payload: ReadableBuffer | Sequence[ReadableBuffer],
         prove: Callable[[BlockFile], None],
     ) -> Sequence[BlockInfo]:
-        """Store a new generation of the block `old_id` and lead all its names to it; the lines of those names.
+        """Store a new generation of the block `old_id` and lead all its names to it; the lines of
+        those names.
 
-        prove: called with the new block, read back from disk, before a name leads to it. What it raises leaves the library
-        as it was; the old block goes only after the last name was moved. A name that was given to something else meanwhile
-        is left alone; none is moved where none is left.
+        prove: called with the new block, read back from disk, before a name leads to it. What it
+        raises leaves the library as it was; the old block goes only after the last name was moved.
+        A name that was given to something else meanwhile is left alone; none is moved where none is
+        left.
 
         Raises:
-            StoreMissing: no name leads to the old block. FormatError, StoreFull, StoreLocked: as `put`.
+            StoreMissing: no name leads to the old block. FormatError, StoreFull, StoreLocked: as
+            `put`.
         """
         with _storage_errors(self.path), self._workspace() as folder:
             draft, block_id, root = _written(folder, header, payload)
@@ -273,7 +301,9 @@ class Library:
         return [self.info(name) for name in names]
 
     def lead(self, old_id: str, new_id: str) -> Sequence[BlockInfo]:
-        """Lead all names of one block to another that is here already, and remove the first; the lines of those names."""
+        """Lead all names of one block to another that is here already, and remove the first; the
+        lines of those names.
+        """
         with _storage_errors(self.path), self.locked():
             names = self._names_of(old_id)
             with self.open(new_id) as block:
@@ -285,7 +315,9 @@ class Library:
     def _names_of(self, block_id: str) -> Sequence[str]:
         names = [line.name for line in self.list() if line.id == block_id and line.name is not None]
         if not names:
-            raise StoreMissing("no name leads to the block any more", got=block_id[:12], where=self.path)
+            raise StoreMissing(
+                "no name leads to the block any more", got=block_id[:12], where=self.path
+            )
         return names
 
     def rename(self, old: str, new: str) -> BlockInfo:
@@ -298,15 +330,27 @@ class Library:
                 self.refs.rename(ref.name, new)
             else:
                 with self.open(old) as block:
-                    self.refs.write(new, cast(str, block.block_id), block.root, pinned=False, created=clock.now())
+                    self.refs.write(
+                        new,
+                        cast(str, block.block_id),
+                        block.root,
+                        pinned=False,
+                        created=clock.now(),
+                    )
         return self.info(new)
 
     def remove(self, name_or_id: str) -> Sequence[BlockInfo]:
-        """Remove a name, and its block when no other name leads to it; by id, the block and all its names."""
+        """Remove a name, and its block when no other name leads to it; by id, the block and all its
+        names.
+        """
         with _storage_errors(self.path), self.locked():
             ref = self._find_ref(name_or_id)
             block_id = ref.block_id if ref else self._find_id(name_or_id)
-            lines = [line for line in self.list() if line.id == block_id and (ref is None or line.name == ref.name)]
+            lines = [
+                line
+                for line in self.list()
+                if line.id == block_id and (ref is None or line.name == ref.name)
+            ]
             self.refs.remove(line.name for line in lines if line.name is not None)
             self._remove_block_unless_named(block_id)
         return lines
@@ -321,9 +365,11 @@ class Library:
         return self.info(name)
 
     def gc(self, budget_bytes: int, dry_run: bool = False) -> GcReport:
-        """Remove blocks until the files take at most `budget_bytes`: without a name first, then least recently used.
+        """Remove blocks until the files take at most `budget_bytes`: without a name first, then
+        least recently used.
 
-        A block that was never used counts as used when it was stored. Pinned blocks stay. A block's names go with it.
+        A block that was never used counts as used when it was stored. Pinned blocks stay. A block's
+        names go with it.
         """
         if budget_bytes < 0:
             raise UsageError("a budget is not negative", got=budget_bytes)
@@ -339,14 +385,18 @@ class Library:
             def age(block_id: str) -> tuple[bool, float]:
                 first = names[block_id][0]
                 try:
-                    return first.name is not None, first.last_used or self.block_path(block_id).stat().st_mtime
+                    return first.name is not None, first.last_used or self.block_path(
+                        block_id
+                    ).stat().st_mtime
                 except FileNotFoundError:  # removed since, during a dry run
                     return False, 0.0
 
             kept = sum(group[0].file_bytes for group in names.values())
             before = kept
             removed: Listing = []
-            for block_id in sorted((i for i in names if not any(line.pinned for line in names[i])), key=age):
+            for block_id in sorted(
+                (i for i in names if not any(line.pinned for line in names[i])), key=age
+            ):
                 if kept <= budget_bytes:
                     break
                 if not dry_run:
@@ -356,22 +406,28 @@ class Library:
                 removed += names[block_id]
         return GcReport(removed, before - kept, kept, budget_bytes)
 
-    # -- trust ---------------------------------------------------------------------------------------------------------
+    # -- trust -------------------------------------------------------------------------------------
 
     def mark_used(self, block_id: str) -> None:
         """Note that the block was used now, for `gc`."""
         self.index.mark_used(block_id, time.time())
 
     def needs_verification(self, block: BlockFile, policy: Policy) -> bool:
-        """Whether the payload must be hashed when it is read; `once`: unless this file was, since its last change."""
+        """Whether the payload must be hashed when it is read; `once`: unless this file was, since
+        its last change.
+        """
         if policy not in POLICIES:
-            raise UsageError("unknown verification policy", expected=" or ".join(POLICIES), got=policy)
+            raise UsageError(
+                "unknown verification policy", expected=" or ".join(POLICIES), got=policy
+            )
         if policy != "once" or block.block_id is None:
             return policy != "never"
         return self.index.verified_stamp(block.block_id) != block.identity.stamp
 
     def record_verified(self, block: BlockFile) -> None:
-        """Note that the payload was hashed and is right; not for a file that changed meanwhile or a moment ago."""
+        """Note that the payload was hashed and is right; not for a file that changed meanwhile or a
+        moment ago.
+        """
         settled = time.time() - block.identity.ctime_ns / 1e9 >= _RACY_SECONDS
         if block.block_id is not None and settled and block.unchanged():
             self.index.set_verified(block.block_id, block.identity.stamp, time.time())
@@ -389,10 +445,12 @@ class Library:
         with _storage_errors(self.path):
             return check.check(self, repair, deep, max_seconds, advance)
 
-    # -- bundles -------------------------------------------------------------------------------------------------------
+    # -- bundles -----------------------------------------------------------------------------------
 
     def export(self, names: Sequence[str], path: Path) -> int:
-        """Write the blocks of these names (or ids) into the new file `path`; its size in bytes comes back."""
+        """Write the blocks of these names (or ids) into the new file `path`; its size in bytes
+        comes back.
+        """
         from taliesin.store import bundle
 
         if not names:
@@ -406,11 +464,15 @@ class Library:
             return bundle.write(path, blocks)
 
     def import_(
-        self, path: Path, replace: bool = False, accept: Callable[[str, BlockFile], None] | None = None
+        self,
+        path: Path,
+        replace: bool = False,
+        accept: Callable[[str, BlockFile], None] | None = None,
     ) -> ImportReport:
         """Take in all blocks of a bundle; nothing enters unless every one is intact.
 
-        accept: called with each name and its verified block before anything enters; what it raises ends the import.
+        accept: called with each name and its verified block before anything enters; what it raises
+        ends the import.
 
         Raises:
             UsageError: a name is taken by another block and `replace` is false.
@@ -418,10 +480,16 @@ class Library:
         """
         from taliesin.store import bundle
 
-        with _storage_errors(self.path), self._workspace() as folder, bundle.reading(path) as (entries, members):
+        with (
+            _storage_errors(self.path),
+            self._workspace() as folder,
+            bundle.reading(path) as (entries, members),
+        ):
             for entry in entries:
                 if checked_name(entry.name) != entry.name:
-                    raise FormatError("a name in the bundle is not in NFC", got=repr(entry.name), where=path)
+                    raise FormatError(
+                        "a name in the bundle is not in NFC", got=repr(entry.name), where=path
+                    )
                 self._refuse_conflict(entry, replace)
             for block_id, size, stream in members:
                 draft = folder / (block_id + SUFFIX)
@@ -432,7 +500,11 @@ class Library:
                         if entry.id != block_id:
                             continue
                         if entry.root != block.root:
-                            raise FormatError("the bundle's manifest gives another root", got=entry.root, where=path)
+                            raise FormatError(
+                                "the bundle's manifest gives another root",
+                                got=entry.root,
+                                where=path,
+                            )
                         if accept is not None:
                             accept(entry.name, block)
             added, present = [], []
@@ -441,7 +513,11 @@ class Library:
                     self._refuse_conflict(entry, replace)
                 for entry in entries:
                     before = self.refs.find_sound(entry.name)
-                    if before and before.block_id == entry.id and self.block_path(entry.id).exists():
+                    if (
+                        before
+                        and before.block_id == entry.id
+                        and self.block_path(entry.id).exists()
+                    ):
                         present.append(entry.name)
                         continue
                     self._publish(folder / (entry.id + SUFFIX), entry.name, entry.id, entry.root)
@@ -450,7 +526,7 @@ class Library:
                     added.append(entry.name)
         return ImportReport([self.info(name) for name in added], present)
 
-    # -- parts shared with `check` -------------------------------------------------------------------------------------
+    # -- parts shared with `check` -----------------------------------------------------------------
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -508,12 +584,14 @@ class Library:
                 path.unlink()
 
     def block_path(self, block_id: str) -> Path:
-        """Where the block of this id is, if it is. Raises StoreDamaged if its folder is a symbolic link."""
+        """Where the block of this id is, if it is. Raises StoreDamaged if its folder is a symbolic
+        link.
+        """
         folder = self.path / "blocks" / block_id[:2]
         self._refuse_link(folder)
         return folder / (block_id + SUFFIX)
 
-    # -- opening and creating ------------------------------------------------------------------------------------------
+    # -- opening and creating ----------------------------------------------------------------------
 
     def _has_marker(self) -> bool:
         if not self.path.exists():
@@ -538,33 +616,42 @@ class Library:
             (self.path / name).mkdir(mode=0o700, exist_ok=True)
         marker = canonical_json({"format": _FORMAT, "version": VERSION})
         # The draft in `tmp/`, where `leftovers` finds what a killed writer left.
-        durable.write(self.path / _MARKER, marker, draft=self.path / "tmp" / f"marker-{os.urandom(8).hex()}")
+        durable.write(
+            self.path / _MARKER, marker, draft=self.path / "tmp" / f"marker-{os.urandom(8).hex()}"
+        )
 
     def _check_version(self) -> None:
         path = self.path / _MARKER
         fd = blockfile.open_regular(path)
         with os.fdopen(fd, "rb") as file:
-            marker = parse_canonical_json(file.read(_MAX_MARKER_BYTES), "the library's marker", path)
+            marker = parse_canonical_json(
+                file.read(_MAX_MARKER_BYTES), "the library's marker", path
+            )
         version = marker.get("version")
         if isinstance(version, int) and version > VERSION:
-            raise UnsupportedVersion(f"library of version {version}; this program reads version {VERSION}", where=path)
+            raise UnsupportedVersion(
+                f"library of version {version}; this program reads version {VERSION}", where=path
+            )
         if marker != {"format": _FORMAT, "version": VERSION}:
             raise FormatError("the library's marker is malformed", where=path)
 
     def _refuse_link(self, path: Path) -> None:
         if path.is_symlink():
             raise StoreDamaged(
-                "a symbolic link in the library is not followed", where=path, hint="put the real thing in its place"
+                "a symbolic link in the library is not followed",
+                where=path,
+                hint="put the real thing in its place",
             )
 
-    # -- scanning ------------------------------------------------------------------------------------------------------
+    # -- scanning ----------------------------------------------------------------------------------
 
     def _synchronise(self) -> None:
         """Bring the index up to what the files say."""
         known = self.index.folder_stamps()
         changes = Changes({}, [], [], [], [], [])
         now_ns = time.time_ns()
-        # Refs before blocks: a block is there before its ref, so no ref seen here misses a block that was just stored.
+        # Refs before blocks: a block is there before its ref, so no ref seen here misses a block
+        # that was just stored.
         refs = self.path / "refs"
         status = refs.stat()
         if known.get("refs") != identity_of(status).stamp:
@@ -632,10 +719,18 @@ class Library:
             folder = self.path / "blocks" / prefix[:2]
             self._refuse_link(folder)
             if folder.is_dir():
-                stems = [name.removesuffix(SUFFIX) for name in os.listdir(folder) if name.endswith(SUFFIX)]
+                stems = [
+                    name.removesuffix(SUFFIX)
+                    for name in os.listdir(folder)
+                    if name.endswith(SUFFIX)
+                ]
                 found = [stem for stem in stems if stem.startswith(prefix) and is_digest(stem)]
         if len(found) > 1:
-            raise UsageError(f"{len(found)} blocks have an id that begins so", got=prefix, hint="give more digits")
+            raise UsageError(
+                f"{len(found)} blocks have an id that begins so",
+                got=prefix,
+                hint="give more digits",
+            )
         if not found:
             raise StoreMissing(
                 "no block of that name or id",
@@ -645,7 +740,7 @@ class Library:
             )
         return found[0]
 
-    # -- writing -------------------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     @contextmanager
     def _workspace(self) -> Iterator[Path]:
@@ -683,7 +778,9 @@ class Library:
             )
 
     def _publish(self, draft: Path, name: str, block_id: str, root: str) -> None:
-        """Move the draft to its place and name it, under the lock. One that was moved already is only named."""
+        """Move the draft to its place and name it, under the lock. One that was moved already is
+        only named.
+        """
         target = self.block_path(block_id)
         existed = os.path.lexists(target)
         pinned = (ref := self.refs.find_sound(name)) is not None and ref.pinned
@@ -698,7 +795,9 @@ class Library:
             self.refs.write(name, block_id, root, pinned, created=clock.now())
         except BaseException:
             # Unless only the last flush failed and the name stands.
-            if not existed and ((ref := self.refs.find_sound(name)) is None or ref.block_id != block_id):
+            if not existed and (
+                (ref := self.refs.find_sound(name)) is None or ref.block_id != block_id
+            ):
                 target.unlink(missing_ok=True)
             raise
 
@@ -714,7 +813,9 @@ class Library:
 
 
 def _settled_stamp(status: os.stat_result, now_ns: int) -> str:
-    """The stamp of a folder about to be scanned; none for one so young that a later change could leave the same."""
+    """The stamp of a folder about to be scanned; none for one so young that a later change could
+    leave the same.
+    """
     settled = now_ns - max(status.st_mtime_ns, status.st_ctime_ns) >= _RACY_SECONDS * 1e9
     return identity_of(status).stamp if settled else ""
 
@@ -722,7 +823,11 @@ def _settled_stamp(status: os.stat_result, now_ns: int) -> str:
 def id_of_block_file(file: str, folder: str) -> str | None:
     """The id that names the block file; None for another file."""
     block_id = file.removesuffix(SUFFIX)
-    return block_id if file.endswith(SUFFIX) and is_digest(block_id) and block_id.startswith(folder) else None
+    return (
+        block_id
+        if file.endswith(SUFFIX) and is_digest(block_id) and block_id.startswith(folder)
+        else None
+    )
 
 
 def _info(ref: Ref | None, row: BlockRow | None, last_used: float | None) -> BlockInfo:
@@ -732,7 +837,22 @@ def _info(ref: Ref | None, row: BlockRow | None, last_used: float | None) -> Blo
         assert ref is not None
         missing = "the block is missing" if ref.block_id else "the name is damaged"
         return BlockInfo(
-            name, ref.block_id, "", ref.created, "", 0, 0, 0, 0, 0, 1, "", ref.root, pinned, last_used, missing
+            name,
+            ref.block_id,
+            "",
+            ref.created,
+            "",
+            0,
+            0,
+            0,
+            0,
+            0,
+            1,
+            "",
+            ref.root,
+            pinned,
+            last_used,
+            missing,
         )
     another = row.problem is None and ref is not None and row.root != ref.root
     return BlockInfo(
@@ -783,7 +903,9 @@ def _read_block_row(path: Path, status: os.stat_result) -> BlockRow:
             )
     except (FormatError, StoreDamaged, StoreMissing, UnsupportedVersion) as error:
         stamp = identity_of(status).stamp
-        return BlockRow(path.stem, stamp, status.st_size, "", "", "", "", 0, 0, 0, 0, 1, "", error.message)
+        return BlockRow(
+            path.stem, stamp, status.st_size, "", "", "", "", 0, 0, 0, 0, 1, "", error.message
+        )
 
 
 def _written(
@@ -801,7 +923,9 @@ def _written(
 
 
 def _copy_hashed(stream: IO[bytes], target: Path, size: int, block_id: str, where: Path) -> None:
-    """Copy `size` bytes into the new file `target`, fsynced. Raises StoreDamaged unless their SHA-256 is `block_id`."""
+    """Copy `size` bytes into the new file `target`, fsynced. Raises StoreDamaged unless their
+    SHA-256 is `block_id`.
+    """
     sha = hashlib.sha256()
     fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400)
     with os.fdopen(fd, "wb") as file:
@@ -836,8 +960,13 @@ def _storage_errors(where: Path) -> Iterator[None]:
         place = error.filename or where
         if error.errno in _FULL:
             raise StoreFull(
-                "no space left; nothing was stored", got=reason, where=place, hint="taliesin gc --budget 10GB"
+                "no space left; nothing was stored",
+                got=reason,
+                where=place,
+                hint="taliesin gc --budget 10GB",
             ) from error
         if error.errno in _NOT_PERMITTED:
-            raise StoreFull("not permitted", got=reason, where=place, hint="choose another --library") from error
+            raise StoreFull(
+                "not permitted", got=reason, where=place, hint="choose another --library"
+            ) from error
         raise StoreDamaged("the file system reported an error", got=reason, where=place) from error

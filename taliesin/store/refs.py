@@ -1,8 +1,10 @@
-"""The names of a library's blocks: what a name may be, the file of `refs/` that keeps it, and what that file says.
+"""The names of a library's blocks: what a name may be, the file of `refs/` that keeps it, and what
+that file says.
 
-Promises: a name never becomes a path and has one file name in every locale; a ref that is read says what a ref must say; one that
-is written is there whole or not at all (docs/format.md, "Library"). Deliberately does not know: which blocks there are, and who may
-write when (the lock is the library's).
+Promises: a name never becomes a path and has one file name in every locale; a ref that is read says
+what a ref must say; one that is written is there whole or not at all (docs/format.md, "Library").
+Deliberately does not know: which blocks there are, and who may write when (the lock is the
+library's).
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _MAX_REF_BYTES = 4096
 
 
 class Ref(NamedTuple):
-    """One ref file: its file name and stamp, and what it says; `block_id` is empty for a damaged one."""
+    """One ref file: its file name and stamp, and what it says; `block_id` is empty for a damaged
+    one.
+    """
 
     file: bytes
     stamp: str
@@ -47,17 +51,25 @@ def checked_name(name: str) -> str:
     name = unicodedata.normalize("NFC", name)
     if not name or len(name) > _MAX_NAME_CHARS:
         raise UsageError(
-            "a block's name has a wrong length", expected=f"1 to {_MAX_NAME_CHARS} characters", got=len(name)
+            "a block's name has a wrong length",
+            expected=f"1 to {_MAX_NAME_CHARS} characters",
+            got=len(name),
         )
     for char in name:
-        # Joiners are part of the spelling in several scripts; other format characters can only mislead.
-        if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") and char not in "\u200c\u200d":
+        # Joiners are part of the spelling in several scripts; other format characters can only
+        # mislead.
+        if (
+            unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+            and char not in "\u200c\u200d"
+        ):
             raise UsageError("a block's name holds a control character", got=repr(name))
     if name != name.strip():
         raise UsageError("a block's name begins or ends with a space", got=repr(name))
     if len(file_of(name)) > _MAX_NAME_BYTES:
         raise UsageError(
-            "a block's name is too long for a file name", expected=f"{_MAX_NAME_BYTES} bytes", got=len(file_of(name))
+            "a block's name is too long for a file name",
+            expected=f"{_MAX_NAME_BYTES} bytes",
+            got=len(file_of(name)),
         )
     return name
 
@@ -91,7 +103,8 @@ class Refs:
         """The ref in that file.
 
         Raises:
-            StoreMissing: no such file. StoreDamaged: it does not say what a ref says, or is not a regular file.
+            StoreMissing: no such file. StoreDamaged: it does not say what a ref says, or is not a
+            regular file.
         """
         path = self.folder / os.fsdecode(file)
         name = name_of(file)
@@ -104,14 +117,27 @@ class Refs:
                 os.close(fd)
             ref = parse_canonical_json(raw, "ref", path)
         except FormatError as error:
-            raise StoreDamaged(f"the name {name!r} is damaged: {error.message}", where=path) from error
-        block_id, root, pinned, created = (ref.get(key) for key in ("block", "root", "pinned", "created"))
+            raise StoreDamaged(
+                f"the name {name!r} is damaged: {error.message}", where=path
+            ) from error
+        block_id, root, pinned, created = (
+            ref.get(key) for key in ("block", "root", "pinned", "created")
+        )
         if (
             name is None
             or len(ref) != 4
-            or not (is_digest(block_id) and is_digest(root) and isinstance(pinned, bool) and isinstance(created, str))
+            or not (
+                is_digest(block_id)
+                and is_digest(root)
+                and isinstance(pinned, bool)
+                and isinstance(created, str)
+            )
         ):
-            raise StoreDamaged(f"the name {name!r} is damaged", where=path, hint="taliesin check --repair removes it")
+            raise StoreDamaged(
+                f"the name {name!r} is damaged",
+                where=path,
+                hint="taliesin check --repair removes it",
+            )
         return Ref(file, stamp, name, cast(str, block_id), cast(str, root), pinned, created)
 
     def find(self, name: str) -> Ref | None:
@@ -130,7 +156,9 @@ class Refs:
 
     def write(self, name: str, block_id: str, root: str, pinned: bool, created: str) -> None:
         """Lead `name` to a block, whatever it led to before."""
-        content = canonical_json({"block": block_id, "root": root, "pinned": pinned, "created": created})
+        content = canonical_json(
+            {"block": block_id, "root": root, "pinned": pinned, "created": created}
+        )
         durable.write(self.path(name), content, draft=self._drafts / f"ref-{os.urandom(8).hex()}")
 
     def rename(self, old: str, new: str) -> None:

@@ -46,8 +46,18 @@ def test_claim_without_a_result_is_not_measured(reproduce: ModuleType, tmp_path:
 
 
 def test_changed_result_changes_the_document(reproduce: ModuleType, tmp_path: Path) -> None:
-    recipe = {"architecture": "llama", "model_sha256": "ab" * 32, "type_k": "f16", "type_v": "f16", "devices": ["CPU"]}
-    shift = {"schema": "taliesin.shift/1", "recipe": recipe, "shifts": [{"statement": "moved by 1: KL 0.01"}]}
+    recipe = {
+        "architecture": "llama",
+        "model_sha256": "ab" * 32,
+        "type_k": "f16",
+        "type_v": "f16",
+        "devices": ["CPU"],
+    }
+    shift = {
+        "schema": "taliesin.shift/1",
+        "recipe": recipe,
+        "shifts": [{"statement": "moved by 1: KL 0.01"}],
+    }
     (tmp_path / "shift.json").write_text(json.dumps(shift))
     before = reproduce.build(reproduce.load(tmp_path), reproduce.claims())
     assert "moved by 1: KL 0.01 ([shift.json]" in before
@@ -71,7 +81,9 @@ def test_result_of_an_unknown_schema_is_listed(reproduce: ModuleType, tmp_path: 
     assert "Without a reader here: odd.jsonl." in text
 
 
-def test_lines_with_the_same_columns_share_a_table_and_name_their_file(reproduce: ModuleType, tmp_path: Path) -> None:
+def test_lines_with_the_same_columns_share_a_table_and_name_their_file(
+    reproduce: ModuleType, tmp_path: Path
+) -> None:
     row = {"id": "a", "grade": "right", "cause": "answer", "n_out": 3, "seconds": 0.5, "detail": {}}
     arm = {"schema": "galahad.arm/1", "kind": "recall", "engine": {"model": "m"}, "rows": [row]}
     (tmp_path / "gpu").mkdir()
@@ -80,6 +92,9 @@ def test_lines_with_the_same_columns_share_a_table_and_name_their_file(reproduce
     text = reproduce.build(reproduce.load(tmp_path), reproduce.claims())
     table = text[text.index("## C10") : text.index("## C11")]
     assert table.count("| model | arm |") == 1
-    assert "| 1/1 = 100.0% | 3 | 500.0 ms | - | [recall.json](../benchmarks/results/gpu/recall.json) |" in table
+    assert (
+        "| 1/1 = 100.0% | 3 | 500.0 ms | - | [recall.json](../benchmarks/results/gpu/recall.json) |"
+        in table
+    )
     assert "control-bank" not in table
     assert "control-bank" in text[text.index("## C16") : text.index("## C17")]

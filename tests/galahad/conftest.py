@@ -1,4 +1,6 @@
-"""A model that says what it was told to, for tests of the bank and of what is asked after its blocks."""
+"""A model that says what it was told to, for tests of the bank and of what is asked after its
+blocks.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from taliesin.store.library import Library
 
 @dataclass
 class ScriptedReader:
-    """Obeys `galahad.reader.Reader`. `says` maps a block's name (None: no block), or a part of the question, to its answers in turn."""
+    """Obeys `galahad.reader.Reader`. `says` maps a block's name (None: no block), or a part of the
+    question, to its answers in turn.
+    """
 
     says: dict[str | None, list[str]] = field(default_factory=dict)
     model: str = "script"
@@ -45,7 +49,9 @@ class ScriptedReader:
             text=text,
         )
         info = library.put(name, header, hashlib.sha256(text.encode()).digest() * 40, replace=True)
-        return SavedBlock(name, info.id, self.model, self.model_sha256, len(text), info.file_bytes, 0.1, 0.1)
+        return SavedBlock(
+            name, info.id, self.model, self.model_sha256, len(text), info.file_bytes, 0.1, 0.1
+        )
 
     def ask(
         self,
@@ -62,12 +68,22 @@ class ScriptedReader:
     ) -> Completion:
         if library is not None and block is not None:
             library.open(block).close()
-        self.asked.append({"block": block, "question": question, "grammar": grammar, "seed": seed, "opening": opening})
+        self.asked.append(
+            {
+                "block": block,
+                "question": question,
+                "grammar": grammar,
+                "seed": seed,
+                "opening": opening,
+            }
+        )
         key = next((key for key in self.says if key is not None and key in question), block)
         text = self.says[key].pop(0) if len(self.says[key]) > 1 else self.says[key][0]
         n_out = min(len(text), max_tokens)
         finish = "length" if len(text) > max_tokens else "stop"
-        return Completion(opening + text[:max_tokens], finish, 100 if block else 0, 10, n_out, 0.0, 0.0, 0.0)  # type: ignore[arg-type]
+        return Completion(
+            opening + text[:max_tokens], finish, 100 if block else 0, 10, n_out, 0.0, 0.0, 0.0
+        )  # type: ignore[arg-type]
 
     def certify(self, block: BlockFile) -> None:
         if not self.certificates_hold:
@@ -88,16 +104,22 @@ def ran() -> Callable[..., sandbox.Execution]:
 
     def made(stdout: str, status: sandbox.execution.Status = "ok") -> sandbox.Execution:
         code = 0 if status == "ok" else 1
-        return sandbox.Execution(status, code, None, stdout, "", False, False, 0.1, 0.1, 1, "kernel", ("seccomp",))
+        return sandbox.Execution(
+            status, code, None, stdout, "", False, False, 0.1, 0.1, 1, "kernel", ("seccomp",)
+        )
 
     return made
 
 
 @pytest.fixture
-def prints(ran: Callable[..., sandbox.Execution]) -> Callable[..., Callable[[str, int], sandbox.Verdict]]:
+def prints(
+    ran: Callable[..., sandbox.Execution],
+) -> Callable[..., Callable[[str, int], sandbox.Verdict]]:
     """`prints(stdout)`: a verifier under which every program prints that."""
 
-    def made(stdout: str, status: sandbox.execution.Status = "ok") -> Callable[[str, int], sandbox.Verdict]:
+    def made(
+        stdout: str, status: sandbox.execution.Status = "ok"
+    ) -> Callable[[str, int], sandbox.Verdict]:
         return lambda _program, expected: sandbox.judge(ran(stdout, status), expected)
 
     return made

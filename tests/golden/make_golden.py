@@ -1,6 +1,7 @@
 """Write the golden files beside this script: `python tests/golden/make_golden.py`.
 
-A second encoder of docs/format.md that shares nothing with `taliesin`, so that a mistake in one of them shows. Golden files of
+A second encoder of docs/format.md that shares nothing with `taliesin`, so that a mistake in one of
+them shows. Golden files of
 a released version are never made again: a new version adds files.
 """
 
@@ -39,7 +40,8 @@ META: dict[str, Any] = {
 TOKENS = [1, 0, 2**31 - 1, *range(100, 613)]
 TAIL = [5, 6, 7]
 TEXT = "Taliesin sang, and the bards said only blerwm, blerwm. Ŵ"
-PAYLOAD = b"".join(hashlib.sha256(b"payload %d" % i).digest() for i in range(320)) + b"end"  # 2.5 chunks and 3 bytes
+# 2.5 chunks and 3 bytes
+PAYLOAD = b"".join(hashlib.sha256(b"payload %d" % i).digest() for i in range(320)) + b"end"
 
 
 def canonical(value: Any) -> bytes:
@@ -61,7 +63,9 @@ def encode(
     after_end: bytes = b"",
     **fields: int,
 ) -> bytes:
-    """The bytes of a block with correct digests, whatever rule is broken; `cut`: real chunk size; `fields`: what the preamble says."""
+    """The bytes of a block with correct digests, whatever rule is broken; `cut`: real chunk size;
+    `fields`: what the preamble says.
+    """
     raw_meta = meta if isinstance(meta, bytes) else canonical(meta)
     raw_text = text if isinstance(text, bytes) else text.encode()
     chunks = [payload[i : i + cut] for i in range(0, len(payload), cut)]
@@ -79,7 +83,11 @@ def encode(
         "payload_offset": 144 + len(region),
         "payload_bytes": len(payload),
     } | fields
-    start = magic + struct.pack("<II8Q", version, flags, *numbers.values()) + hashlib.sha256(region).digest()
+    start = (
+        magic
+        + struct.pack("<II8Q", version, flags, *numbers.values())
+        + hashlib.sha256(region).digest()
+    )
     preamble_digest = hashlib.sha256(start).digest()
     table = b"".join(hashlib.sha256(chunk).digest() for chunk in chunks)
     root = hashlib.sha256(preamble_digest + table).digest()
@@ -104,7 +112,8 @@ def bundle(block: bytes) -> bytes:
     return buffer.getvalue()
 
 
-# Damage -> bytes; the file is named by the damage. What reading each must raise stands in tests/taliesin/store/test_blockfile.py.
+# Damage -> bytes; the file is named by the damage. What reading each must raise stands in
+# tests/taliesin/store/test_blockfile.py.
 def damaged(block: bytes) -> dict[str, bytes]:
     table_offset = len(block) - 4 * 32
     payload_offset = table_offset - len(PAYLOAD)

@@ -1,4 +1,5 @@
-"""Make `slot_v3.bin`: what llama-server of the pinned build saves from slot 1 of 2. Run by hand, with a llama-server at hand.
+"""Make `slot_v3.bin`: what llama-server of the pinned build saves from slot 1 of 2. Run by hand,
+with a llama-server at hand.
 
 python tests/golden/make_slot.py
 """

@@ -1,4 +1,6 @@
-"""scripts/bootstrap.py without its minutes: builds and pip are played by small commands, locks and files are real."""
+"""scripts/bootstrap.py without its minutes: builds and pip are played by small commands, locks and
+files are real.
+"""
 
 from __future__ import annotations
 
@@ -62,10 +64,14 @@ def steps(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[s
             time.sleep(0.05)
             write_wheel(Path(words[words.index("--wheel-dir") + 1]) / WHEEL_NAME)
         elif "download" in words:
-            (Path(words[words.index("--dest") + 1]) / f"llama_cpp_python-{VERSION}.tar.gz").write_bytes(b"source")
+            (
+                Path(words[words.index("--dest") + 1]) / f"llama_cpp_python-{VERSION}.tar.gz"
+            ).write_bytes(b"source")
 
     monkeypatch.setattr(bootstrap, "run_logged", play)
-    monkeypatch.setitem(bootstrap.RELEASES, VERSION, (bootstrap.hashlib.sha256(b"source").hexdigest(), "abc"))
+    monkeypatch.setitem(
+        bootstrap.RELEASES, VERSION, (bootstrap.hashlib.sha256(b"source").hexdigest(), "abc")
+    )
     monkeypatch.setattr(bootstrap, "need_compiler", lambda: None)
     return log
 
@@ -74,10 +80,12 @@ def builds(steps: list[list[str]]) -> int:
     return sum("wheel" in words for words in steps)
 
 
-# --- keys and places ---------------------------------------------------------------------------------
+# --- keys and places ------------------------------------------------------------------------------
 
 
-def test_the_pinned_version_is_that_of_pyproject_and_has_a_known_hash(bootstrap: ModuleType) -> None:
+def test_the_pinned_version_is_that_of_pyproject_and_has_a_known_hash(
+    bootstrap: ModuleType,
+) -> None:
     version = bootstrap.pinned_version(CHECKOUT)
     assert version == VERSION
     assert len(bootstrap.release(version)[0]) == 64
@@ -95,27 +103,46 @@ def test_constraints_name_every_package_once_with_an_exact_version() -> None:
 
 def test_every_direct_requirement_has_a_constraint(bootstrap: ModuleType) -> None:
     project = bootstrap.pyproject(CHECKOUT)["project"]
-    wanted = [*project["dependencies"], *(r for extra in project["optional-dependencies"].values() for r in extra)]
+    wanted = [
+        *project["dependencies"],
+        *(r for extra in project["optional-dependencies"].values() for r in extra),
+    ]
     have = {line.split("==")[0] for line in (CHECKOUT / "constraints.txt").read_text().splitlines()}
-    assert {re.split(r"[^A-Za-z0-9._-]", name)[0].lower().replace("_", "-") for name in wanted} <= have
+    assert {
+        re.split(r"[^A-Za-z0-9._-]", name)[0].lower().replace("_", "-") for name in wanted
+    } <= have
 
 
 def test_the_key_changes_with_whatever_changes_the_build(bootstrap: ModuleType) -> None:
     def key(**env: str) -> str:
-        return str(bootstrap.build_of(VERSION, bootstrap.WHEEL_CMAKE_ARGS, python=True, env=env).key)
+        return str(
+            bootstrap.build_of(VERSION, bootstrap.WHEEL_CMAKE_ARGS, python=True, env=env).key
+        )
 
     assert key() == key(UNRELATED="1")
-    variants = {key(), key(TALIESIN_CMAKE_ARGS="-DGGML_CUDA=ON"), key(CFLAGS="-O1"), key(CXXFLAGS="-O1")}
+    variants = {
+        key(),
+        key(TALIESIN_CMAKE_ARGS="-DGGML_CUDA=ON"),
+        key(CFLAGS="-O1"),
+        key(CXXFLAGS="-O1"),
+    }
     assert len(variants) == 4
     assert bootstrap.wheel_build(VERSION).key != bootstrap.server_build(VERSION).key
     assert "-DGGML_NATIVE=OFF" in bootstrap.wheel_build(VERSION).cmake_args
     assert "-DGGML_NATIVE=OFF" in bootstrap.server_build(VERSION).cmake_args
 
 
-def test_the_cache_folder_is_the_one_of_the_package(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_folder_is_the_one_of_the_package(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from taliesin.models import resolve as models
 
-    for variables in ({}, {"XDG_CACHE_HOME": "/x/y"}, {"TALIESIN_CACHE": "/a b"}, {"XDG_CACHE_HOME": ""}):
+    for variables in (
+        {},
+        {"XDG_CACHE_HOME": "/x/y"},
+        {"TALIESIN_CACHE": "/a b"},
+        {"XDG_CACHE_HOME": ""},
+    ):
         with monkeypatch.context() as patch:
             for name in ("XDG_CACHE_HOME", "TALIESIN_CACHE"):
                 patch.delenv(name, raising=False)
@@ -124,10 +151,12 @@ def test_the_cache_folder_is_the_one_of_the_package(bootstrap: ModuleType, monke
             assert bootstrap.cache_dir(os.environ) == models.cache_dir()
 
 
-# --- the wheel ---------------------------------------------------------------------------------------
+# --- the wheel ------------------------------------------------------------------------------------
 
 
-def test_a_wheel_is_built_once(bootstrap: ModuleType, steps: list[list[str]], tmp_path: Path) -> None:
+def test_a_wheel_is_built_once(
+    bootstrap: ModuleType, steps: list[list[str]], tmp_path: Path
+) -> None:
     first = bootstrap.wheel(VERSION, Path("python"), tmp_path)
     second = bootstrap.wheel(VERSION, Path("python"), tmp_path)
     assert first == second
@@ -145,7 +174,9 @@ def test_pips_own_cache_of_built_wheels_is_never_used(
     assert build[-1].endswith(f"llama_cpp_python-{VERSION}.tar.gz")
 
 
-def test_two_builds_at_once_are_one(bootstrap: ModuleType, steps: list[list[str]], tmp_path: Path) -> None:
+def test_two_builds_at_once_are_one(
+    bootstrap: ModuleType, steps: list[list[str]], tmp_path: Path
+) -> None:
     got: list[Path] = []
 
     def call() -> None:
@@ -172,8 +203,12 @@ def test_a_given_wheel_is_kept_and_replaces_another(
     assert builds(steps) == 1
 
 
-@pytest.mark.parametrize("name", ["llama_cpp_python-0.3.35-py3-none-any.whl", "other-0.3.36-py3-none-any.whl"])
-def test_a_given_wheel_of_something_else_is_refused(bootstrap: ModuleType, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["llama_cpp_python-0.3.35-py3-none-any.whl", "other-0.3.36-py3-none-any.whl"]
+)
+def test_a_given_wheel_of_something_else_is_refused(
+    bootstrap: ModuleType, tmp_path: Path, name: str
+) -> None:
     given = write_wheel(tmp_path / name)
     with pytest.raises(bootstrap.BootstrapError, match="no wheel of llama-cpp-python"):
         bootstrap.wheel(VERSION, Path("python"), tmp_path / "cache", given)
@@ -223,7 +258,9 @@ def test_a_missing_compiler_is_named_with_the_command_that_gets_it(
     bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        bootstrap.shutil, "which", lambda name, **_kw: "/usr/bin/apt-get" if name == "apt-get" else None
+        bootstrap.shutil,
+        "which",
+        lambda name, **_kw: "/usr/bin/apt-get" if name == "apt-get" else None,
     )
     with pytest.raises(bootstrap.BootstrapError, match="apt-get install -y build-essential"):
         bootstrap.need_compiler(env={})
@@ -231,7 +268,7 @@ def test_a_missing_compiler_is_named_with_the_command_that_gets_it(
         bootstrap.need_cmake(Path("/nowhere"))
 
 
-# --- llama-server ------------------------------------------------------------------------------------
+# --- llama-server ---------------------------------------------------------------------------------
 
 
 def test_the_server_is_built_from_the_source_package_and_found_again(
@@ -277,10 +314,12 @@ def test_the_server_is_built_from_the_source_package_and_found_again(
     assert sorted(p.name for p in path.parent.iterdir()) == ["build.json", "llama-server"]
 
 
-# --- running commands --------------------------------------------------------------------------------
+# --- running commands -----------------------------------------------------------------------------
 
 
-def test_a_failing_command_shows_its_last_lines_and_keeps_its_log(bootstrap: ModuleType, tmp_path: Path) -> None:
+def test_a_failing_command_shows_its_last_lines_and_keeps_its_log(
+    bootstrap: ModuleType, tmp_path: Path
+) -> None:
     code = "import sys\nfor i in range(99): print('line', i)\nsys.exit(7)"
     log = tmp_path / "logs" / "x.log"
     argv = [sys.executable, "-c", code]
@@ -294,15 +333,24 @@ def test_a_failing_command_shows_its_last_lines_and_keeps_its_log(bootstrap: Mod
     assert "line 0\n" in log.read_text()
 
 
-def test_a_command_that_was_killed_is_said_to_have_been(bootstrap: ModuleType, tmp_path: Path) -> None:
-    argv = [sys.executable, "-c", "import os; print('x' * 999, flush=True); os.kill(os.getpid(), 15)"]
+def test_a_command_that_was_killed_is_said_to_have_been(
+    bootstrap: ModuleType, tmp_path: Path
+) -> None:
+    argv = [
+        sys.executable,
+        "-c",
+        "import os; print('x' * 999, flush=True); os.kill(os.getpid(), 15)",
+    ]
     with pytest.raises(bootstrap.BootstrapError, match="compiling was ended by SIGTERM") as failure:
         bootstrap.run_logged(argv, "compiling", tmp_path / "x.log", cwd=tmp_path, env=os.environ)
     assert max(map(len, str(failure.value).splitlines())) <= 200
 
 
 def test_a_long_command_says_how_far_it_is(
-    bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    bootstrap: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(bootstrap, "REPORT_SECONDS", 0.05)
     code = "import time\nprint('[ 43%] Building', flush=True)\ntime.sleep(0.5)"
@@ -316,9 +364,16 @@ def test_a_long_command_says_how_far_it_is(
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("[  3%] Building C object", "3%"), ("  [12/48] c++ -c", "25%"), ("[100%] Built", "100%"), ("note: 3%", None)],
+    [
+        ("[  3%] Building C object", "3%"),
+        ("  [12/48] c++ -c", "25%"),
+        ("[100%] Built", "100%"),
+        ("note: 3%", None),
+    ],
 )
-def test_progress_is_read_from_make_and_ninja(bootstrap: ModuleType, line: str, said: str | None) -> None:
+def test_progress_is_read_from_make_and_ninja(
+    bootstrap: ModuleType, line: str, said: str | None
+) -> None:
     assert bootstrap.progress_of(line) == said
 
 
@@ -348,7 +403,7 @@ def test_an_interrupt_ends_the_commands_children_too(tmp_path: Path) -> None:
         time.sleep(0.02)
 
 
-# --- the environment ---------------------------------------------------------------------------------
+# --- the environment ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -364,8 +419,12 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def installs(bootstrap: ModuleType, steps: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """The number of installs so far; a venv is a folder with a stand-in interpreter, and llama_cpp loads in it."""
+def installs(
+    bootstrap: ModuleType, steps: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], int]:
+    """The number of installs so far; a venv is a folder with a stand-in interpreter, and llama_cpp
+    loads in it.
+    """
     real = subprocess.run
 
     def run(argv: Sequence[object], **keywords: Any) -> Any:
@@ -385,7 +444,11 @@ def installs(bootstrap: ModuleType, steps: list[list[str]], monkeypatch: pytest.
 
 
 def test_a_finished_environment_runs_nothing(
-    bootstrap: ModuleType, checkout: Path, installs: Callable[[], int], steps: list[list[str]], tmp_path: Path
+    bootstrap: ModuleType,
+    checkout: Path,
+    installs: Callable[[], int],
+    steps: list[list[str]],
+    tmp_path: Path,
 ) -> None:
     python = bootstrap.environment(checkout, tmp_path / "cache", ["test"])
     assert python == checkout / ".venv" / "bin" / "python"
@@ -426,7 +489,11 @@ def test_a_moved_checkout_gets_a_new_environment(
 
 
 def test_another_build_gets_a_new_environment(
-    bootstrap: ModuleType, checkout: Path, installs: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bootstrap: ModuleType,
+    checkout: Path,
+    installs: Callable[[], int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bootstrap.environment(checkout, tmp_path / "cache", [])
     (checkout / ".venv" / "old").touch()
@@ -436,7 +503,11 @@ def test_another_build_gets_a_new_environment(
 
 
 def test_an_install_that_failed_is_not_taken_for_a_finished_one(
-    bootstrap: ModuleType, checkout: Path, installs: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bootstrap: ModuleType,
+    checkout: Path,
+    installs: Callable[[], int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     working = bootstrap.run_logged
 
@@ -463,12 +534,14 @@ def test_errors_are_one_message_and_exit_30(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-# --- the Makefile ------------------------------------------------------------------------------------
+# --- the Makefile ---------------------------------------------------------------------------------
 
 
 def test_every_make_target_is_listed_by_help() -> None:
     text = (CHECKOUT / "Makefile").read_text()
     (phony,) = [line for line in text.splitlines() if line.startswith(".PHONY:")]
-    listed = subprocess.run(["make", "help"], cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["make", "help"], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    ).stdout
     for target in phony.split()[1:]:
         assert f"make {target} " in listed

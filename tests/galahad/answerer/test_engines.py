@@ -18,17 +18,25 @@ from taliesin.server import process as llama_server
 
 Handler = Callable[[httpx.Request], httpx.Response]
 CHAT = {"choices": [{"message": {"content": "\\boxed{7}"}, "finish_reason": "stop"}]}
-USAGE = {"prompt_tokens": 100, "completion_tokens": 12, "prompt_tokens_details": {"cached_tokens": 64}}
+USAGE = {
+    "prompt_tokens": 100,
+    "completion_tokens": 12,
+    "prompt_tokens_details": {"cached_tokens": 64},
+}
 
 
 def serve(handler: Handler, **options: Any) -> Server:
     options.setdefault("model", "m")
-    return Server(options.pop("url", "http://host:1"), transport=httpx.MockTransport(handler), **options)
+    return Server(
+        options.pop("url", "http://host:1"), transport=httpx.MockTransport(handler), **options
+    )
 
 
 def ask(server: Server, **options: Any) -> engines.Completion:
     server.prepare({"p": "PREFIX"})
-    return server.complete("p", "QUESTION", **{"max_tokens": 50, "temperature": 0.5, "seed": 2**32 - 2, **options})
+    return server.complete(
+        "p", "QUESTION", **{"max_tokens": 50, "temperature": 0.5, "seed": 2**32 - 2, **options}
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -68,14 +76,19 @@ def test_a_reply_that_was_cut_says_so() -> None:
         (None, "length", "<think>hm"),
     ],
 )
-def test_reasoning_keeps_its_tags_and_stays_open_when_it_was_cut(content: str | None, finish: str, text: str) -> None:
+def test_reasoning_keeps_its_tags_and_stays_open_when_it_was_cut(
+    content: str | None, finish: str, text: str
+) -> None:
     message = {"content": content, "reasoning_content": "hm"}
     reply = {"choices": [{"message": message, "finish_reason": finish}]}
     assert ask(serve(lambda _: httpx.Response(200, json=reply))).text == text
 
 
 def test_without_a_name_the_servers_first_model_is_asked() -> None:
-    server = serve(lambda _: httpx.Response(200, json={"data": [{"id": "first"}, {"id": "second"}]}), model=None)
+    server = serve(
+        lambda _: httpx.Response(200, json={"data": [{"id": "first"}, {"id": "second"}]}),
+        model=None,
+    )
     assert server.identity() == {"engine": "server", "model": "first"}
     with pytest.raises(ServerError, match="names no model"):
         serve(lambda _: httpx.Response(200, json={"data": []}), model=None)
@@ -113,7 +126,9 @@ def test_a_refusal_is_not_tried_again(status: int) -> None:
     assert str(status) in str(caught.value.got)
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"choices": []}', b'{"choices": [{"message": 5}]}'])
+@pytest.mark.parametrize(
+    "body", [b"<html>", b"[]", b"{}", b'{"choices": []}', b'{"choices": [{"message": 5}]}']
+)
 def test_a_reply_that_is_no_completion_is_refused(body: bytes) -> None:
     with pytest.raises(ServerError):
         ask(serve(lambda _: httpx.Response(200, content=body)))
@@ -126,23 +141,32 @@ def test_what_is_no_url_is_refused(url: str) -> None:
 
 
 def test_a_password_in_the_url_is_in_no_record() -> None:
-    server = serve(lambda _: httpx.Response(200, json=CHAT), url="http://me:secret@host:1/v1?key=secret")
+    server = serve(
+        lambda _: httpx.Response(200, json=CHAT), url="http://me:secret@host:1/v1?key=secret"
+    )
     assert server.evidence() == {"url": "http://host:1/v1"}
     assert "secret" not in json.dumps(server.identity())
 
 
 @pytest.mark.native
 def test_a_graft_gives_the_tokens_of_a_prefill(smollm2: Path, tmp_path: Path) -> None:
-    prefixes = {"one": "Answer with a number and nothing else. " * 4, "two": "Write one line of Python. " * 4}
+    prefixes = {
+        "one": "Answer with a number and nothing else. " * 4,
+        "two": "Write one line of Python. " * 4,
+    }
     texts = {}
     for graft in (True, False):
         # One thread: two that share a busy core wait for each other.
-        engine = engines.Embedded(str(smollm2), tmp_path / "prefixes", graft, n_threads=1, n_ctx=512)
+        engine = engines.Embedded(
+            str(smollm2), tmp_path / "prefixes", graft, n_threads=1, n_ctx=512
+        )
         try:
             saved = engine.prepare(prefixes)
             assert set(saved) == (set(prefixes) if graft else set())
             found = [
-                engine.complete(name, "How many legs have three cats?", max_tokens=6, temperature=t, seed=seed)
+                engine.complete(
+                    name, "How many legs have three cats?", max_tokens=6, temperature=t, seed=seed
+                )
                 for name, t, seed in [
                     ("one", 0.0, 1),
                     ("two", 0.9, 5),
@@ -152,7 +176,13 @@ def test_a_graft_gives_the_tokens_of_a_prefill(smollm2: Path, tmp_path: Path) ->
                 ]
             ]
             ended = engine.complete(
-                "two", "Print 7.", max_tokens=12, temperature=0.0, seed=0, opening="```python\n", end="\n"
+                "two",
+                "Print 7.",
+                max_tokens=12,
+                temperature=0.0,
+                seed=0,
+                opening="```python\n",
+                end="\n",
             )
         finally:
             engine.close()
@@ -162,7 +192,9 @@ def test_a_graft_gives_the_tokens_of_a_prefill(smollm2: Path, tmp_path: Path) ->
         assert ended.text.startswith("```python\n")
         assert ended.text.count("\n") <= 2
         if graft:
-            assert [f.n_reused for f in found] == [saved[n].n_tokens for n in ("one", "two", "one", "one", "two")]
+            assert [f.n_reused for f in found] == [
+                saved[n].n_tokens for n in ("one", "two", "one", "one", "two")
+            ]
         else:
             assert {f.n_reused for f in found} == {0}
             assert found[0].n_prefilled > 40
@@ -178,7 +210,9 @@ def test_a_prefix_is_put_back_exactly_after_every_question(
     questions = ("How many legs have three cats?", "Why? " * 60, "How many legs have three cats?")
     texts = {}
     for graft in (True, False):
-        engine = engines.Embedded(str(tiny_model(window=window)), tmp_path / "prefixes", graft, n_threads=1, n_ctx=2048)
+        engine = engines.Embedded(
+            str(tiny_model(window=window)), tmp_path / "prefixes", graft, n_threads=1, n_ctx=2048
+        )
         try:
             engine.prepare(prefixes)
             texts[graft] = [
@@ -194,9 +228,13 @@ def test_a_prefix_is_put_back_exactly_after_every_question(
 
 @pytest.mark.native
 @pytest.mark.slow
-def test_a_real_llama_server_counts_tokens_samples_by_seed_and_says_what_was_cut(smollm2: Path, tmp_path: Path) -> None:
+def test_a_real_llama_server_counts_tokens_samples_by_seed_and_says_what_was_cut(
+    smollm2: Path, tmp_path: Path
+) -> None:
     try:
-        launched = llama_server.launch(smollm2, llama_server.Options(n_ctx=2048, n_threads=2), tmp_path)
+        launched = llama_server.launch(
+            smollm2, llama_server.Options(n_ctx=2048, n_threads=2), tmp_path
+        )
     except EngineUnavailable as error:
         pytest.skip(f"no llama-server: {error.hint}")
     try:
@@ -205,7 +243,9 @@ def test_a_real_llama_server_counts_tokens_samples_by_seed_and_says_what_was_cut
             contextlib.closing(Server(launched.url, "m", api_key="another")) as stranger,
         ):
             seeds = (2**32 - 2, 2**32 - 2, 5)
-            first, again, other = (ask(server, max_tokens=24, temperature=1.0, seed=seed) for seed in seeds)
+            first, again, other = (
+                ask(server, max_tokens=24, temperature=1.0, seed=seed) for seed in seeds
+            )
             with pytest.raises(ServerError):
                 ask(stranger)
         assert first.text == again.text != other.text

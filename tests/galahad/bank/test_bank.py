@@ -25,9 +25,13 @@ PROBLEM = Problem.of("sum-7", "What is the sum of the integers from 1 to 37?", 7
 PROGRAM = "def solve(last=37):\n    return sum(range(last + 1))\n\nprint(solve())\n"
 BAKED = "print(sum(range(37 + 1)))\n"
 OTHER = Problem.of("count-9", "How many positive divisors does 5040 have?", 60)
-COUNT = "def solve(n=5040):\n    return sum(n % d == 0 for d in range(1, n + 1))\n\nprint(solve())\n"
+COUNT = (
+    "def solve(n=5040):\n    return sum(n % d == 0 for d in range(1, n + 1))\n\nprint(solve())\n"
+)
 
-needs_sandbox = pytest.mark.skipif(sandbox.probe().level == "weak", reason="this host cannot isolate a program")
+needs_sandbox = pytest.mark.skipif(
+    sandbox.probe().level == "weak", reason="this host cannot isolate a program"
+)
 
 
 @pytest.fixture
@@ -82,14 +86,20 @@ def test_what_the_model_lacks_is_needed(solved: bank.Solved) -> None:
     bank.require_need("p", Need(solved, "run"), force=False)
 
 
-@pytest.mark.parametrize(("solved", "said"), [("solved", "already solves"), ("not-measured", "nobody measured")])
-def test_what_the_model_solves_or_nobody_measured_is_refused_unless_forced(solved: bank.Solved, said: str) -> None:
+@pytest.mark.parametrize(
+    ("solved", "said"), [("solved", "already solves"), ("not-measured", "nobody measured")]
+)
+def test_what_the_model_solves_or_nobody_measured_is_refused_unless_forced(
+    solved: bank.Solved, said: str
+) -> None:
     with pytest.raises(BankError, match=said):
         bank.require_need("p", Need(solved, "run"), force=False)
     bank.require_need("p", Need(solved, "run"), force=True)
 
 
-def test_an_entry_comes_back_with_its_provenance_need_and_block(store: Bank, entry: Entry, scripted: Any) -> None:
+def test_an_entry_comes_back_with_its_provenance_need_and_block(
+    store: Bank, entry: Entry, scripted: Any
+) -> None:
     reader = scripted()
     stored = store.add(entry, reader, NEEDED)
     found = store.get("sum-7")
@@ -101,7 +111,9 @@ def test_an_entry_comes_back_with_its_provenance_need_and_block(store: Bank, ent
     assert store.check(verify=None) == []
 
 
-def test_another_model_adds_its_block_to_the_same_solution(store: Bank, entry: Entry, scripted: Any) -> None:
+def test_another_model_adds_its_block_to_the_same_solution(
+    store: Bank, entry: Entry, scripted: Any
+) -> None:
     first, second = scripted(), scripted(model="bigger")
     store.add(entry, first, NEEDED)
     store.add(entry, second, Need("uncertain", "run"))
@@ -146,7 +158,9 @@ def test_a_crash_before_the_entry_leaves_a_block_that_check_names(
         with pytest.raises(KeyboardInterrupt):
             store.add(entry, scripted(), NEEDED)
     assert store.ids() == ()
-    assert [(t.kind, t.detail) for t in store.check(verify=None)] == [("block", "no entry names it")]
+    assert [(t.kind, t.detail) for t in store.check(verify=None)] == [
+        ("block", "no entry names it")
+    ]
     store.add(entry, scripted(), NEEDED)
     assert store.check(verify=None) == []
 
@@ -154,13 +168,17 @@ def test_a_crash_before_the_entry_leaves_a_block_that_check_names(
 def test_a_changed_entry_is_refused_and_named(store: Bank, entry: Entry, scripted: Any) -> None:
     store.add(entry, scripted(), NEEDED)
     path = store.path / "entries" / "sum-7.json"
-    path.write_text(path.read_text(encoding="utf-8").replace('"answer": 703', '"answer": 704'), encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace('"answer": 703', '"answer": 704'), encoding="utf-8"
+    )
     with pytest.raises(BankError, match="not as it was written"):
         store.get("sum-7")
     assert store.check(verify=None)[0].what == "sum-7"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"schema": "galahad.entry/9"}', "null", "[" * 100_000])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "{}", '{"schema": "galahad.entry/9"}', "null", "[" * 100_000]
+)
 def test_a_file_that_is_no_entry_is_one_clear_error(store: Bank, content: str) -> None:
     (store.path / "entries" / "x.json").write_text(content, encoding="utf-8")
     with pytest.raises(BankError):
@@ -180,14 +198,22 @@ def test_a_sealed_entry_with_a_field_of_another_type_is_one_clear_error(
 ) -> None:
     store.add(entry, scripted(), NEEDED)
     path = store.path / "entries" / "sum-7.json"
-    fields = {name: value for name, value in json.loads(path.read_bytes()).items() if name not in ("schema", "seal")}
+    fields = {
+        name: value
+        for name, value in json.loads(path.read_bytes()).items()
+        if name not in ("schema", "seal")
+    }
     fields |= change
-    path.write_text(json.dumps({"schema": bank.SCHEMA, **fields, "seal": sha256_of(fields)}), encoding="utf-8")
+    path.write_text(
+        json.dumps({"schema": bank.SCHEMA, **fields, "seal": sha256_of(fields)}), encoding="utf-8"
+    )
     with pytest.raises(BankError, match="another type"):
         store.get("sum-7")
 
 
-def test_an_entry_with_a_value_that_is_no_json_is_one_clear_error(store: Bank, entry: Entry, scripted: Any) -> None:
+def test_an_entry_with_a_value_that_is_no_json_is_one_clear_error(
+    store: Bank, entry: Entry, scripted: Any
+) -> None:
     store.add(entry, scripted(), NEEDED)
     path = store.path / "entries" / "sum-7.json"
     path.write_text(path.read_text(encoding="utf-8").replace("703", "NaN", 1), encoding="utf-8")
@@ -216,7 +242,9 @@ def test_an_entry_cannot_take_the_name_of_the_merged_block(prints: Any) -> None:
         bank.verified(replace(PROBLEM, id="merged"), PROGRAM, {}, prints("703\n"))
 
 
-def test_a_bank_whose_entries_folder_is_gone_takes_entries_again(tmp_path: Path, entry: Entry, scripted: Any) -> None:
+def test_a_bank_whose_entries_folder_is_gone_takes_entries_again(
+    tmp_path: Path, entry: Entry, scripted: Any
+) -> None:
     with Bank(tmp_path / "bank", create=True) as made:
         (made.path / "entries").rmdir()
     with Bank(tmp_path / "bank", create=True) as again:
@@ -229,7 +257,9 @@ def test_a_path_that_no_file_system_takes_is_one_clear_error(tmp_path: Path) -> 
         Bank(tmp_path / ("y" * 300))
 
 
-def test_check_runs_the_programs_again(store: Bank, entry: Entry, scripted: Any, prints: Any) -> None:
+def test_check_runs_the_programs_again(
+    store: Bank, entry: Entry, scripted: Any, prints: Any
+) -> None:
     store.add(entry, scripted(), NEEDED)
     assert store.check(prints("703\n")) == []
     [trouble] = store.check(prints("1\n"))
@@ -251,14 +281,18 @@ def entry_block(store: Bank, reader: Any) -> dict[str, Any]:
     return dict(store.get("sum-7").blocks[reader.model_sha256])
 
 
-def test_check_recomputes_certificates_of_the_readers_own_blocks_only(store: Bank, entry: Entry, scripted: Any) -> None:
+def test_check_recomputes_certificates_of_the_readers_own_blocks_only(
+    store: Bank, entry: Entry, scripted: Any
+) -> None:
     store.add(entry, scripted(), NEEDED)
     assert store.check(None, scripted(model="another", certificates_hold=False)) == []
     [trouble] = store.check(None, scripted(certificates_hold=False))
     assert trouble.detail.startswith("certificate-mismatch")
 
 
-def test_removing_takes_the_blocks_of_all_models(store: Bank, entry: Entry, other: Entry, scripted: Any) -> None:
+def test_removing_takes_the_blocks_of_all_models(
+    store: Bank, entry: Entry, other: Entry, scripted: Any
+) -> None:
     store.add(entry, scripted(), NEEDED)
     store.add(entry, scripted(model="bigger"), NEEDED)
     store.add(other, scripted(), NEEDED)
@@ -279,7 +313,9 @@ def test_a_folder_with_other_things_is_not_made_a_bank(tmp_path: Path) -> None:
 
 
 def test_a_bank_of_another_version_is_refused(store: Bank) -> None:
-    (store.path / "bank.json").write_text('{"format": "galahad-bank", "version": 2}', encoding="utf-8")
+    (store.path / "bank.json").write_text(
+        '{"format": "galahad-bank", "version": 2}', encoding="utf-8"
+    )
     with pytest.raises(BankError, match="version"):
         Bank(store.path)
 
@@ -298,10 +334,15 @@ def test_a_rewrite_enters_only_parametric_and_verified(prints: Any, scripted: An
     good = scripted(says={None: [PROGRAM.strip() + "\n```"]})
     assert lint.rewrite(baked, good, verify=prints("703\n")).program is not None
     assert lint.rewrite(baked, good, verify=prints("702\n")).program is None
-    still = lint.rewrite(baked, scripted(says={None: [BAKED.strip() + "\n```"]}), verify=prints("703\n"))
+    still = lint.rewrite(
+        baked, scripted(says={None: [BAKED.strip() + "\n```"]}), verify=prints("703\n")
+    )
     assert still.program is None
     assert "still not parametric" in still.reason
-    assert lint.rewrite(baked, scripted(says={None: ["no code ("]}), verify=prints("703\n")).program is None
+    assert (
+        lint.rewrite(baked, scripted(says={None: ["no code ("]}), verify=prints("703\n")).program
+        is None
+    )
 
 
 # --- the router ---
@@ -315,7 +356,9 @@ def test_routing_figures_count_inside_variants_and_outside(
     lines = tmp_path / "queries.txt"
     lines.write_text("# ours\nWho wrote the song of the lighthouse keeper?\n\n", encoding="utf-8")
     variant = Problem.of("sum-7~1", "What is the sum of the integers from 1 to 52?", 1)
-    figures = routing.measure(store, [*routing.of_problems([PROBLEM, OTHER, variant]), *routing.of_lines(lines)], 0.5)
+    figures = routing.measure(
+        store, [*routing.of_problems([PROBLEM, OTHER, variant]), *routing.of_lines(lines)], 0.5
+    )
     assert (figures.inside.k, figures.inside.n) == (3, 3)
     assert (figures.outside.k, figures.outside.n) == (1, 1)
     assert figures.confusions == ()

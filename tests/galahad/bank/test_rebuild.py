@@ -1,4 +1,6 @@
-"""The nightly rebuild of a bank: programs are run again, blocks proved or computed anew, and a kill at any step loses nothing."""
+"""The nightly rebuild of a bank: programs are run again, blocks proved or computed anew, and a kill
+at any step loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ SETTINGS = Settings(n_ubatch=32, n_threads=1)
 PROBLEM = Problem.of("sum-7", "What is the sum of the integers from 1 to 37?", 703)
 PROGRAM = "def solve(last=37):\n    return sum(range(last + 1))\n\nprint(solve())\n"
 OTHER = Problem.of("count-9", "How many positive divisors does 5040 have?", 60)
-COUNT = "def solve(n=5040):\n    return sum(n % d == 0 for d in range(1, n + 1))\n\nprint(solve())\n"
+COUNT = (
+    "def solve(n=5040):\n    return sum(n % d == 0 for d in range(1, n + 1))\n\nprint(solve())\n"
+)
 
 Verify = Callable[[str, int], sandbox.Verdict]
 
@@ -65,7 +69,11 @@ def fill(store: Bank, model: Path, verify: Verify, *problems: tuple[Problem, str
     reader = reader_of(str(model))
     try:
         for problem, program in problems or ((PROBLEM, PROGRAM), (OTHER, COUNT)):
-            store.add(bank.verified(problem, program, {"source": "person"}, verify), reader, Need("failed", "a test"))
+            store.add(
+                bank.verified(problem, program, {"source": "person"}, verify),
+                reader,
+                Need("failed", "a test"),
+            )
     finally:
         reader.close()
 
@@ -78,7 +86,9 @@ def from_old_engine(store: Bank, model: Path, verify: Verify) -> None:
 
 
 def rebuilt(store: Bank, model: Path | None, verify: Verify | None, **more: Any) -> Report:
-    return Rebuilder(store, reader_of, None if model is None else str(model), verify=verify, **more).run()
+    return Rebuilder(
+        store, reader_of, None if model is None else str(model), verify=verify, **more
+    ).run()
 
 
 def statuses(report: Report) -> tuple[list[str], list[str]]:
@@ -99,7 +109,9 @@ def dated(store: Bank, id_: str, at: str) -> None:
     assert store.update(entry, verification={**entry.verification, "at": at})
 
 
-def test_what_holds_is_verified_again_and_dated_anew(store: Bank, model: Path, holds: Verify) -> None:
+def test_what_holds_is_verified_again_and_dated_anew(
+    store: Bank, model: Path, holds: Verify
+) -> None:
     fill(store, model, holds)
     dated(store, "sum-7", "2020-01-01T00:00:00Z")
     blocks = [line.id for line in store.library.list()]
@@ -140,11 +152,18 @@ def test_entry_whose_program_gives_another_answer_is_set_aside_and_can_come_back
     report = rebuilt(store, model, prints("60\n"))
     assert not report.sound
     found = {one.id: one for one in report.entries}
-    assert {id_: one.status for id_, one in found.items()} == {"count-9": "verified", "sum-7": "set-aside"}
+    assert {id_: one.status for id_, one in found.items()} == {
+        "count-9": "verified",
+        "sum-7": "set-aside",
+    }
     assert "printed 60, expected 703 (now quarantine/sum-7@1.json)" in found["sum-7"].reason
     assert (store.ids(), store.set_aside_ids()) == (("count-9",), ("sum-7",))
-    assert [one.names for one in report.blocks.outcomes] == [(store.get("count-9").block(_sha256(store)),)]
-    assert "printed 60, expected 703" in (store.path / "quarantine" / "sum-7@1.txt").read_text(encoding="utf-8")
+    assert [one.names for one in report.blocks.outcomes] == [
+        (store.get("count-9").block(_sha256(store)),)
+    ]
+    assert "printed 60, expected 703" in (store.path / "quarantine" / "sum-7@1.txt").read_text(
+        encoding="utf-8"
+    )
     require_whole(store, model, holds)
     kept = store.path / "quarantine" / "sum-7@1.json"
     assert kept.read_bytes() == written
@@ -244,13 +263,20 @@ def test_block_of_a_model_that_is_not_here_is_left_and_never_moved_to_another(
     assert (report.sound, report.complete) == (True, False)
 
 
-def test_damaged_entry_is_set_aside_so_that_the_bank_can_be_read(store: Bank, model: Path, holds: Verify) -> None:
+def test_damaged_entry_is_set_aside_so_that_the_bank_can_be_read(
+    store: Bank, model: Path, holds: Verify
+) -> None:
     fill(store, model, holds)
     path = store.path / "entries" / "sum-7.json"
-    path.write_text(path.read_text(encoding="utf-8").replace('"answer": 703', '"answer": 704'), encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace('"answer": 703', '"answer": 704'), encoding="utf-8"
+    )
     report = rebuilt(store, model, holds)
     # What cannot be read was verified who knows when: first.
-    assert [(one.id, one.status) for one in report.entries] == [("sum-7", "set-aside"), ("count-9", "verified")]
+    assert [(one.id, one.status) for one in report.entries] == [
+        ("sum-7", "set-aside"),
+        ("count-9", "verified"),
+    ]
     assert [entry.id for entry in store.entries()] == ["count-9"]
     fill(store, model, holds, (PROBLEM, PROGRAM))
     require_whole(store, model, holds)
@@ -258,7 +284,9 @@ def test_damaged_entry_is_set_aside_so_that_the_bank_can_be_read(store: Bank, mo
     assert (store.ids(), store.set_aside_ids()) == (("count-9",), ())
 
 
-def test_entry_that_was_changed_meanwhile_is_left_alone(store: Bank, model: Path, holds: Verify, prints: Any) -> None:
+def test_entry_that_was_changed_meanwhile_is_left_alone(
+    store: Bank, model: Path, holds: Verify, prints: Any
+) -> None:
     fill(store, model, holds, (PROBLEM, PROGRAM))
 
     def meanwhile(program: str, expected: int) -> sandbox.Verdict:
@@ -271,7 +299,9 @@ def test_entry_that_was_changed_meanwhile_is_left_alone(store: Bank, model: Path
     assert (store.ids(), store.set_aside_ids()) == (("sum-7",), ())
 
 
-def test_place_that_cannot_be_written_is_one_error(store: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_place_that_cannot_be_written_is_one_error(
+    store: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -337,7 +367,7 @@ def test_kill_in_the_middle_loses_nothing_and_the_next_run_goes_on(
     require_whole(store, model, sandbox.verify)
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -370,10 +400,17 @@ def test_command_says_one_line_unless_something_is_wrong(
     assert out.startswith("2 entries: 2 verified; 2 blocks: 2 verified; ")
     code, out, err = call(*options, "--max-seconds", "0")
     assert (code, "2 entries: 2 not reached; 2 blocks: 2 not reached; " in out) == (4, True)
-    monkeypatch.setattr(sandbox, "verify", lambda program, expected, **_: prints("60\n")(program, expected))
+    monkeypatch.setattr(
+        sandbox, "verify", lambda program, expected, **_: prints("60\n")(program, expected)
+    )
     code, out, err = call(*options, "--json")
     fields = json.loads(out)
-    assert (code, fields["schema"], fields["sound"], fields["set_aside"]) == (3, "galahad.rebuild/1", False, ["sum-7"])
+    assert (code, fields["schema"], fields["sound"], fields["set_aside"]) == (
+        3,
+        "galahad.rebuild/1",
+        False,
+        ["sum-7"],
+    )
     assert "sum-7: set-aside: refuted" in err
     code, out, err = call(*options)
     assert (code, err) == (0, "")

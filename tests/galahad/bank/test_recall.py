@@ -42,7 +42,9 @@ def block(id_: str, reader: Any) -> str:
     return f"{id_}@{reader.model_sha256[:12]}"
 
 
-def test_a_problem_is_routed_to_its_block_and_the_answer_read_under_a_grammar(filled: Bank, scripted: Any) -> None:
+def test_a_problem_is_routed_to_its_block_and_the_answer_read_under_a_grammar(
+    filled: Bank, scripted: Any
+) -> None:
     reader = scripted()
     reader.says = {block("sum-7", reader): ["703"], block("count-9", reader): ["60"]}
     rows = list(recall.routed([SUM, DIVISORS], filled, reader, filled.router(), threshold=0.5))
@@ -56,10 +58,18 @@ def test_a_problem_is_routed_to_its_block_and_the_answer_read_under_a_grammar(fi
     assert rows[0].n_reused == 100
 
 
-def test_the_router_abstains_where_no_entry_fits_and_nothing_is_asked(filled: Bank, scripted: Any) -> None:
+def test_the_router_abstains_where_no_entry_fits_and_nothing_is_asked(
+    filled: Bank, scripted: Any
+) -> None:
     reader = scripted()
     [row] = recall.routed([POEM], filled, reader, filled.router(), threshold=0.5)
-    assert (row.answer, row.grade, row.cause, row.n_out, row.n_attempts) == (None, "none", "abstained", 0, 0)
+    assert (row.answer, row.grade, row.cause, row.n_out, row.n_attempts) == (
+        None,
+        "none",
+        "abstained",
+        0,
+        0,
+    )
     assert reader.asked == []
 
 
@@ -76,10 +86,15 @@ def test_a_bank_without_blocks_of_the_model_is_refused(filled: Bank, scripted: A
         list(recall.routed([SUM], filled, scripted(model="bigger"), filled.router(), threshold=0.5))
 
 
-def test_merged_puts_all_entries_in_one_prefix_and_tells_another_problems_answer(filled: Bank, scripted: Any) -> None:
+def test_merged_puts_all_entries_in_one_prefix_and_tells_another_problems_answer(
+    filled: Bank, scripted: Any
+) -> None:
     reader = scripted(says={SUM.problem: ["60"], DIVISORS.problem: ["60"]})
     rows = list(recall.merged([SUM, DIVISORS], filled, reader))
-    assert [(r.cause, r.grade) for r in rows] == [("another-problems-answer", "wrong"), ("answer", "right")]
+    assert [(r.cause, r.grade) for r in rows] == [
+        ("another-problems-answer", "wrong"),
+        ("answer", "right"),
+    ]
     with filled.library.open(f"merged@{reader.model_sha256[:12]}") as merged:
         assert SUM.problem in merged.header.text
         assert DIVISORS.problem in merged.header.text
@@ -96,7 +111,9 @@ def test_direct_and_card_ask_without_a_block(scripted: Any) -> None:
 
 
 def test_best_of_answers_by_majority_and_keeps_whether_any_was_right(scripted: Any) -> None:
-    reader = scripted(says={None: ["\\boxed{1}", "\\boxed{703}", "\\boxed{1}", "nothing", "nothing"]})
+    reader = scripted(
+        says={None: ["\\boxed{1}", "\\boxed{703}", "\\boxed{1}", "nothing", "nothing"]}
+    )
     [row] = recall.best_of([SUM], reader, 5, max_tokens=64, temperature=0.7, seed=3)
     assert (row.answer, row.grade, row.n_attempts) == (1, "wrong", 5)
     assert row.detail["any_right"]
@@ -105,7 +122,9 @@ def test_best_of_answers_by_majority_and_keeps_whether_any_was_right(scripted: A
 
 
 def test_an_answer_cut_off_is_no_answer(scripted: Any) -> None:
-    [row] = recall.best_of([SUM], scripted(says={None: ["long " * 20]}), 1, max_tokens=8, temperature=0, seed=0)
+    [row] = recall.best_of(
+        [SUM], scripted(says={None: ["long " * 20]}), 1, max_tokens=8, temperature=0, seed=0
+    )
     assert (row.answer, row.detail["attempts"][0]["cause"]) == (None, "cut-off")
 
 
@@ -114,7 +133,14 @@ def test_a_real_model_reads_digits_only_from_a_grafted_block(smollm2: Path, tmp_
     reader = GraftReader(str(smollm2), Settings(n_threads=1))
     with Library(tmp_path / "library") as library:
         saved = reader.save(library, "x", "Verified answer: 703", "x")
-        made = reader.ask(library, "x", recall.QUESTION, max_tokens=4, grammar=recall.DIGITS, opening=recall.OPENING)
+        made = reader.ask(
+            library,
+            "x",
+            recall.QUESTION,
+            max_tokens=4,
+            grammar=recall.DIGITS,
+            opening=recall.OPENING,
+        )
         assert made.text == f"{recall.OPENING}703"
         assert 1 <= made.n_out <= 3
         assert made.n_reused == saved.n_tokens
@@ -124,7 +150,9 @@ def test_a_real_model_reads_digits_only_from_a_grafted_block(smollm2: Path, tmp_
 
 def reader_again(made: Any, reader: GraftReader, library: Library) -> Any:
     """The same question again; equal but for its times."""
-    again = reader.ask(library, "x", recall.QUESTION, max_tokens=4, grammar=recall.DIGITS, opening=recall.OPENING)
+    again = reader.ask(
+        library, "x", recall.QUESTION, max_tokens=4, grammar=recall.DIGITS, opening=recall.OPENING
+    )
     assert (again.text, again.n_out, again.finish) == (made.text, made.n_out, made.finish)
     return made
 
@@ -150,7 +178,8 @@ def test_an_arm_comes_back_from_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"schema": "galahad.arm/1"}', '{"schema": "galahad.arm/1", "rows": [1]}']
+    "content",
+    ["", "[]", "{}", '{"schema": "galahad.arm/1"}', '{"schema": "galahad.arm/1", "rows": [1]}'],
 )
 def test_a_file_that_is_no_arm_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "a.json"
@@ -170,16 +199,26 @@ def test_a_file_that_is_no_arm_is_refused(tmp_path: Path, content: str) -> None:
         ("created", 1),
     ],
 )
-def test_an_arm_with_a_field_of_another_type_is_refused(tmp_path: Path, field: str, value: object) -> None:
-    record = {"schema": arm.SCHEMA, **an_arm("recall", [row("a", "right", 3)]).as_dict(), field: value}
+def test_an_arm_with_a_field_of_another_type_is_refused(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    record = {
+        "schema": arm.SCHEMA,
+        **an_arm("recall", [row("a", "right", 3)]).as_dict(),
+        field: value,
+    }
     path = tmp_path / "a.json"
     path.write_text(json.dumps(record), encoding="utf-8")
     with pytest.raises(SuiteError, match="another type"):
         arm.load(path)
 
 
-@pytest.mark.parametrize(("field", "value"), [("sha256", []), ("n_out", "3"), ("seconds", float("nan")), ("id", None)])
-def test_a_row_with_a_field_of_another_type_is_refused(tmp_path: Path, field: str, value: object) -> None:
+@pytest.mark.parametrize(
+    ("field", "value"), [("sha256", []), ("n_out", "3"), ("seconds", float("nan")), ("id", None)]
+)
+def test_a_row_with_a_field_of_another_type_is_refused(
+    tmp_path: Path, field: str, value: object
+) -> None:
     record = an_arm("recall", [row("a", "right", 3)]).as_dict()
     record["rows"] = [{**record["rows"][0], field: value}]
     path = tmp_path / "a.json"
@@ -190,7 +229,9 @@ def test_a_row_with_a_field_of_another_type_is_refused(tmp_path: Path, field: st
 
 def a_summary(**problems: str) -> Any:
     header = {"suite": {"problems": problems}}
-    return SimpleNamespace(run=SimpleNamespace(header=header), results=(), accuracy=Proportion.of(0, len(problems)))
+    return SimpleNamespace(
+        run=SimpleNamespace(header=header), results=(), accuracy=Proportion.of(0, len(problems))
+    )
 
 
 def test_the_score_counts_no_arm_twice_and_no_recall_of_other_problems() -> None:
@@ -206,8 +247,12 @@ def test_the_score_counts_no_arm_twice_and_no_recall_of_other_problems() -> None
 
 def test_ratios_are_of_the_first_arm_and_joules_a_range() -> None:
     metered = {"low": 90.0, "high": 110.0, "source": "a meter"}
-    baseline = cost.of_arm("voting", an_arm("best-of-5", [row("a", "wrong", 900), row("b", "right", 100)], metered))
-    ours = cost.of_arm("recall", an_arm("recall", [row("a", "right", 3), row("b", "right", 2)], metered))
+    baseline = cost.of_arm(
+        "voting", an_arm("best-of-5", [row("a", "wrong", 900), row("b", "right", 100)], metered)
+    )
+    ours = cost.of_arm(
+        "recall", an_arm("recall", [row("a", "right", 3), row("b", "right", 2)], metered)
+    )
     told = ours.as_dict(baseline)
     assert told["tokens_ratio"] == 200
     assert told["tokens_per_point"] == pytest.approx(2.5 / 100)
@@ -217,13 +262,21 @@ def test_ratios_are_of_the_first_arm_and_joules_a_range() -> None:
 
 def test_arms_of_other_sizes_are_compared_a_problem() -> None:
     metered = {"low": 90.0, "high": 110.0, "source": "a meter"}
-    baseline = cost.of_arm("run", an_arm("best-of-5", [row("a", "right", 10) for _ in range(4)], metered))
+    baseline = cost.of_arm(
+        "run", an_arm("best-of-5", [row("a", "right", 10) for _ in range(4)], metered)
+    )
     ours = cost.of_arm("recall", an_arm("recall", [row("a", "right", 5)], metered))
     told = ours.as_dict(baseline)
     assert told["tokens_ratio"] == pytest.approx(2)
     assert told["seconds_ratio"] == pytest.approx(1)
-    assert told["joules_ratio"] == {"low": pytest.approx(90 / 110 / 4), "high": pytest.approx(110 / 90 / 4)}
-    assert (baseline.tokens_per_point, ours.tokens_per_point) == (pytest.approx(0.1), pytest.approx(0.05))
+    assert told["joules_ratio"] == {
+        "low": pytest.approx(90 / 110 / 4),
+        "high": pytest.approx(110 / 90 / 4),
+    }
+    assert (baseline.tokens_per_point, ours.tokens_per_point) == (
+        pytest.approx(0.1),
+        pytest.approx(0.05),
+    )
 
 
 def test_transfers_over_the_same_variants_are_not_added_up() -> None:

@@ -35,7 +35,9 @@ VARIANT = Variant(
 
 def filled(folder: Path, program: str, reader: Any, prints: Any) -> tuple[Bank, Entry]:
     store = Bank(folder / "bank", create=True)
-    return store, store.add(bank.verified(ORIGIN, program, {}, prints("700\n")), reader, Need("failed", "a test"))
+    return store, store.add(
+        bank.verified(ORIGIN, program, {}, prints("700\n")), reader, Need("failed", "a test")
+    )
 
 
 def judged(ran: Any, stdout: str, status: str = "ok") -> sandbox.Verdict:
@@ -53,23 +55,35 @@ def run_here(ran: Any) -> Any:
     return judge
 
 
-def test_a_call_with_the_variants_numbers_is_right(tmp_path: Path, scripted: Any, prints: Any, ran: Any) -> None:
+def test_a_call_with_the_variants_numbers_is_right(
+    tmp_path: Path, scripted: Any, prints: Any, ran: Any
+) -> None:
     reader = scripted(says={"new problem": ["solve(first=5, last=12)"]})
     store, _ = filled(tmp_path, PROGRAM, reader, prints)
-    [row] = transfer.transfer([VARIANT], store, reader, store.router(), threshold=0.1, judge=run_here(ran))
+    [row] = transfer.transfer(
+        [VARIANT], store, reader, store.router(), threshold=0.1, judge=run_here(ran)
+    )
     assert (row.answer, row.grade, row.cause, row.block) == (68, "right", "answer", "sum-7")
     assert row.detail["values"] == {"first": 5, "last": 12}
     assert 'root ::= "solve(" "first=" int ", " "last=" int ")"' in str(reader.asked[0]["grammar"])
 
 
-def test_a_program_without_parameters_is_rewritten_whole(tmp_path: Path, scripted: Any, prints: Any, ran: Any) -> None:
+def test_a_program_without_parameters_is_rewritten_whole(
+    tmp_path: Path, scripted: Any, prints: Any, ran: Any
+) -> None:
     reader = scripted(says={"new problem": [BAKED + "```"]})
     store, _ = filled(tmp_path, BAKED, reader, prints)
-    [row] = transfer.transfer([VARIANT], store, reader, store.router(), threshold=0.1, judge=run_here(ran))
+    [row] = transfer.transfer(
+        [VARIANT], store, reader, store.router(), threshold=0.1, judge=run_here(ran)
+    )
     assert (row.detail["adapt"], row.cause, row.grade) == ("program", "constant-baked-in", "wrong")
     assert transfer.by_parametric([row])["baked-in"].n == 1
     with pytest.raises(UsageError):
-        list(transfer.transfer([VARIANT], store, reader, store.router(), threshold=0.1, adapt="arguments"))
+        list(
+            transfer.transfer(
+                [VARIANT], store, reader, store.router(), threshold=0.1, adapt="arguments"
+            )
+        )
 
 
 def test_no_route_is_a_failure_with_its_cause(tmp_path: Path, scripted: Any, prints: Any) -> None:

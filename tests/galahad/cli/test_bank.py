@@ -1,4 +1,6 @@
-"""`galahad bank`, `recall`, `transfer`, `isomorph` and `cost` as a shell sees them: exit code, stdout and stderr apart."""
+"""`galahad bank`, `recall`, `transfer`, `isomorph` and `cost` as a shell sees them: exit code,
+stdout and stderr apart.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,10 @@ def test_recall_keeps_its_rows_for_cost(galahad: Galahad, reader: Any) -> None:
     assert galahad(*ADD, "--force").returncode == 0
     reader.says = {f"sum-7@{reader.model_sha256[:12]}": ["700"], None: ["\\boxed{1}"]}
     assert "right 1/1" in galahad("recall", "p.jsonl", "-b", "b", "--out", "r.json").stderr
-    assert galahad("recall", "p.jsonl", "--no-bank", "--best-of", "5", "--out", "v.json").returncode == 0
+    assert (
+        galahad("recall", "p.jsonl", "--no-bank", "--best-of", "5", "--out", "v.json").returncode
+        == 0
+    )
     told = json.loads(galahad("cost", "v.json", "r.json", "--json").stdout)
     assert [one["accuracy"]["k"] for one in told["arms"]] == [0, 1]
     assert told["arms"][1]["tokens_ratio"] == pytest.approx(45 / 3)
@@ -116,7 +121,12 @@ def test_recall_keeps_its_rows_for_cost(galahad: Galahad, reader: Any) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [("--merged", "--no-bank"), ("-b", "b", "--best-of", "5"), ("--no-bank", "--best-of", "2", "--card", "c"), ()],
+    [
+        ("--merged", "--no-bank"),
+        ("-b", "b", "--best-of", "5"),
+        ("--no-bank", "--best-of", "2", "--card", "c"),
+        (),
+    ],
 )
 def test_options_that_contradict_are_refused(galahad: Galahad, options: tuple[str, ...]) -> None:
     assert galahad("recall", "p.jsonl", *options).returncode == 2
@@ -126,7 +136,9 @@ def test_routing_is_measured_and_a_confusion_is_no(galahad: Galahad) -> None:
     assert galahad(*ADD, "--force").returncode == 0
     Path("q.txt").write_text("Which birds sleep on the wing?\n", encoding="utf-8")
     assert galahad("bank", "route", "p.jsonl", "-b", "b", "--outside", "q.txt").returncode == 0
-    assert galahad("bank", "route", "p.jsonl", "-b", "b", "--outside", "q.txt", "--threshold", "0").returncode in (0, 3)
+    assert galahad(
+        "bank", "route", "p.jsonl", "-b", "b", "--outside", "q.txt", "--threshold", "0"
+    ).returncode in (0, 3)
 
 
 def test_isomorph_without_programs_for_a_problem_is_one_clear_error(galahad: Galahad) -> None:

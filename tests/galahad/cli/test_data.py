@@ -14,7 +14,12 @@ from taliesin.host import console
 
 ROWS = [
     {"id": "a", "problem": "Compute $\\frac{84}{2}$.", "answer": "042"},
-    {"id": "b", "problem": "How many of 200 integers end in 7 or 9?", "answer": 40, "solution": "secret"},
+    {
+        "id": "b",
+        "problem": "How many of 200 integers end in 7 or 9?",
+        "answer": 40,
+        "solution": "secret",
+    },
 ]
 
 
@@ -61,7 +66,14 @@ def test_what_is_no_problem_file_exits_with_40_and_no_traceback(
     path.write_text("prose")
     for verb in ("check", "import", "show"):
         assert (
-            galahad(monkeypatch, "data", verb, path, "--json", *(["--out", tmp_path / "o"] if verb == "import" else []))
+            galahad(
+                monkeypatch,
+                "data",
+                verb,
+                path,
+                "--json",
+                *(["--out", tmp_path / "o"] if verb == "import" else []),
+            )
             == 40
         )
         captured = capsys.readouterr()
@@ -78,7 +90,9 @@ def test_repair_writes_another_file_and_says_what_it_did(
     assert galahad(monkeypatch, "data", "check", path, "--repair", "--out", out) == 0
     assert "repaired: row 1 (a): put back LaTeX commands" in capsys.readouterr().out
     assert path.read_bytes() == before
-    assert [json.loads(line)["problem"] for line in out.read_text().splitlines()] == [row["problem"] for row in ROWS]
+    assert [json.loads(line)["problem"] for line in out.read_text().splitlines()] == [
+        row["problem"] for row in ROWS
+    ]
     put(path, [*damaged, {"id": "c", "problem": "Letter?", "answer": "C"}])
     assert galahad(monkeypatch, "data", "check", path, "--repair", "--out", out, "--json") == 4
     repair = json.loads(capsys.readouterr().out)["repair"]
@@ -96,7 +110,9 @@ def test_differences_to_a_clean_copy_exit_with_3(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clean = put(tmp_path / "clean.jsonl", ROWS)
-    copy = put(tmp_path / "copy.jsonl", [{**ROWS[1], "problem": "How many of 300 integers end in 7 or 9?"}])
+    copy = put(
+        tmp_path / "copy.jsonl", [{**ROWS[1], "problem": "How many of 300 integers end in 7 or 9?"}]
+    )
     assert galahad(monkeypatch, "data", "check", copy, "--against", clean) == 3
     out = capsys.readouterr().out
     assert "'200' became '300'" in out
@@ -114,7 +130,9 @@ def test_import_gives_our_own_lines_and_no_solution(
     assert [line["answer"] for line in lines] == [42, 40]
     assert galahad(monkeypatch, "data", "import", path, "--json") == 2
     capsys.readouterr()
-    assert galahad(monkeypatch, "data", "import", path, "--json", "--out", tmp_path / "own.jsonl") == 0
+    assert (
+        galahad(monkeypatch, "data", "import", path, "--json", "--out", tmp_path / "own.jsonl") == 0
+    )
     assert json.loads(capsys.readouterr().out)["rows"] == 2
     assert galahad(monkeypatch, "data", "check", tmp_path / "own.jsonl") == 0
 

@@ -1,4 +1,6 @@
-"""`galahad solve|status|report` as a user meets them; the model is a scripted server on this machine."""
+"""`galahad solve|status|report` as a user meets them; the model is a scripted server on this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,10 @@ def server() -> Iterator[Script]:
 @pytest.fixture
 def problem_file(tmp_path: Path) -> Path:
     path = tmp_path / "suite.jsonl"
-    rows = [{"id": f"p{i}", "problem": f"Find the {i}th number. It is odd.", "answer": 7 if i else 8} for i in range(4)]
+    rows = [
+        {"id": f"p{i}", "problem": f"Find the {i}th number. It is odd.", "answer": 7 if i else 8}
+        for i in range(4)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -160,7 +165,19 @@ def test_an_existing_run_is_not_overwritten(problem_file: Path, server: Script) 
 def test_resume_with_other_options_is_refused(problem_file: Path, server: Script) -> None:
     invoke(*options(problem_file, server, "--limit", "1", "--route", "thought"))
     with pytest.raises(RunLogError, match="other inputs") as caught:
-        invoke(*options(problem_file, server, "--limit", "1", "--route", "thought", "--seed", "5", "--resume"))
+        invoke(
+            *options(
+                problem_file,
+                server,
+                "--limit",
+                "1",
+                "--route",
+                "thought",
+                "--seed",
+                "5",
+                "--resume",
+            )
+        )
     assert "settings.seed: 0 there, 5 now" in str(caught.value.got)
 
 
@@ -185,10 +202,24 @@ def test_what_is_no_run_is_refused(tmp_path: Path, verb: str) -> None:
         invoke(verb, str(tmp_path))
 
 
-def start(problem_file: Path, server: Script, *more: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "galahad", *options(problem_file, server, "--route", "thought", *more)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "TERM": "xterm", "COLUMNS": "120"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
+def start(
+    problem_file: Path, server: Script, *more: str, stderr: int = subprocess.PIPE
+) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "galahad",
+        *options(problem_file, server, "--route", "thought", *more),
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[3]),
+        "TERM": "xterm",
+        "COLUMNS": "120",
+    }
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
+    )
 
 
 def wait_for(n_asked: int, server: Script, process: subprocess.Popen[str]) -> None:
@@ -197,7 +228,9 @@ def wait_for(n_asked: int, server: Script, process: subprocess.Popen[str]) -> No
         time.sleep(0.01)
 
 
-def test_after_kill_9_resume_repeats_nothing_that_finished(problem_file: Path, server: Script) -> None:
+def test_after_kill_9_resume_repeats_nothing_that_finished(
+    problem_file: Path, server: Script
+) -> None:
     folder = problem_file.parent / "run"
     server.hold_from = 4
     process = start(problem_file, server)
@@ -220,7 +253,9 @@ def test_after_kill_9_resume_repeats_nothing_that_finished(problem_file: Path, s
     assert sum(a["tokens_out"] for a in run.attempts) == 4 * 2 * 9
 
 
-def test_ctrl_c_once_finishes_the_attempt_and_twice_does_not(problem_file: Path, server: Script) -> None:
+def test_ctrl_c_once_finishes_the_attempt_and_twice_does_not(
+    problem_file: Path, server: Script
+) -> None:
     server.hold_from = 1
     process = start(problem_file, server)
     wait_for(1, server, process)

@@ -31,7 +31,9 @@ Galahad = Callable[..., Done]
 
 
 @pytest.fixture
-def galahad(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Galahad]:
+def galahad(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Galahad]:
     """The command in this process, up to its exit code."""
     if sandbox.probe().level == "weak":
         pytest.skip("this host cannot isolate a program")
@@ -86,7 +88,9 @@ def test_a_real_process_in_a_pipe() -> None:
         ("print('204 + 0')", 4, "not-established: its last line is not an integer: 204 + 0"),
     ],
 )
-def test_verdict_is_the_exit_code(program: str, code: int, first: str, tmp_path: Path, galahad: Galahad) -> None:
+def test_verdict_is_the_exit_code(
+    program: str, code: int, first: str, tmp_path: Path, galahad: Galahad
+) -> None:
     path = tmp_path / "program.py"
     path.write_text(program)
     done = galahad("verify", str(path), "--expect", "204")
@@ -115,14 +119,22 @@ def test_without_expect_an_integer_is_enough(galahad: Galahad) -> None:
 
 
 def test_timeout_is_not_established(galahad: Galahad) -> None:
-    done = galahad("verify", "-", "--timeout", "0.4", "--json", given="print(204)\nwhile True: pass")
+    done = galahad(
+        "verify", "-", "--timeout", "0.4", "--json", given="print(204)\nwhile True: pass"
+    )
     verdict = json.loads(done.stdout)
-    assert (done.returncode, verdict["verdict"], verdict["cause"]) == (4, "not-established", "timeout")
+    assert (done.returncode, verdict["verdict"], verdict["cause"]) == (
+        4,
+        "not-established",
+        "timeout",
+    )
     assert verdict["execution"]["stdout"] == "204\n"
 
 
 @pytest.mark.parametrize("expect", ["1e3", "", "9" * 5000])
-def test_expected_answer_that_is_not_an_integer_is_a_usage_error(expect: str, galahad: Galahad) -> None:
+def test_expected_answer_that_is_not_an_integer_is_a_usage_error(
+    expect: str, galahad: Galahad
+) -> None:
     done = galahad("verify", "-", "--expect", expect, given="print(204)")
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
@@ -147,7 +159,10 @@ def test_host_without_a_sandbox_refuses_and_runs_only_when_told(galahad: Galahad
     assert (refused.returncode, refused.stdout) == (42, "")
     assert "--allow-weak" in refused.stderr
     done = galahad("verify", "-", "--allow-weak", given="print(204)")
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "verified: ran clean and printed 204")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (
+        0,
+        "verified: ran clean and printed 204",
+    )
     assert done.stdout.splitlines()[1].startswith("level weak (")
     assert done.stderr.startswith("warning: the program was not isolated")
 
@@ -156,7 +171,11 @@ def test_host_without_a_sandbox_refuses_and_runs_only_when_told(galahad: Galahad
 def test_refusal_as_json(galahad: Galahad) -> None:
     refused = galahad("verify", "-", "--json", given="print(204)")
     error = json.loads(refused.stderr)["error"]
-    assert (refused.returncode, error["kind"], error["exit_code"]) == (42, "sandbox-unavailable", 42)
+    assert (refused.returncode, error["kind"], error["exit_code"]) == (
+        42,
+        "sandbox-unavailable",
+        42,
+    )
 
 
 def test_doctor_says_what_this_host_has(galahad: Galahad) -> None:
@@ -164,7 +183,15 @@ def test_doctor_says_what_this_host_has(galahad: Galahad) -> None:
     found = json.loads(done.stdout)
     assert done.returncode == 0
     assert (found["schema"], found["level"]) == ("galahad.doctor/1", sandbox.probe().level)
-    assert {"landlock_abi", "seccomp", "user_namespaces", "bubblewrap", "uid", "interpreter", "advice"} <= set(found)
+    assert {
+        "landlock_abi",
+        "seccomp",
+        "user_namespaces",
+        "bubblewrap",
+        "uid",
+        "interpreter",
+        "advice",
+    } <= set(found)
     shown = galahad("doctor")
     assert found["interpreter"] in shown.stdout
     assert f"level            {found['level']}" in shown.stdout
@@ -174,5 +201,9 @@ def test_doctor_says_what_this_host_has(galahad: Galahad) -> None:
 def test_doctor_on_a_host_without_a_sandbox_says_no_and_how_to_get_one(galahad: Galahad) -> None:
     done = galahad("doctor")
     assert done.returncode == 3
-    for missing in ("missing: Landlock:", "missing: seccomp filters:", "missing: bubblewrap: install"):
+    for missing in (
+        "missing: Landlock:",
+        "missing: seccomp filters:",
+        "missing: bubblewrap: install",
+    ):
         assert missing in done.stdout

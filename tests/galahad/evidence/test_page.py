@@ -52,7 +52,13 @@ def no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Path]:
-    def made(name: str, answers: list[int | None], seed: int = 0, suite: str = "suite.jsonl", texts: str = "t") -> Path:
+    def made(
+        name: str,
+        answers: list[int | None],
+        seed: int = 0,
+        suite: str = "suite.jsonl",
+        texts: str = "t",
+    ) -> Path:
         header = {
             "created": "2026-01-01T00:00:00Z",
             "version": "0",
@@ -67,10 +73,18 @@ def make(tmp_path: Path) -> Callable[..., Path]:
         folder = tmp_path / name
         with RunLog.create(folder, header) as log:
             log.session(
-                {"started": "2026-01-01T00:00:00Z", "python": "3.11", "system": "x", "cpu": NASTY, "prefixes": {}}
+                {
+                    "started": "2026-01-01T00:00:00Z",
+                    "python": "3.11",
+                    "system": "x",
+                    "cpu": NASTY,
+                    "prefixes": {},
+                }
             )
             for i, answer in enumerate(answers):
-                log.attempt(f"p{i}", 0, attempt(7, answer, i % 2 == 0, 100 + i), {"text": "secret words"})
+                log.attempt(
+                    f"p{i}", 0, attempt(7, answer, i % 2 == 0, 100 + i), {"text": "secret words"}
+                )
         return folder
 
     return made
@@ -131,7 +145,10 @@ def test_confident_and_wrong_are_named(make: Callable[..., Path]) -> None:
 
 def test_a_record_of_another_program_is_one_error(make: Callable[..., Path]) -> None:
     run = runlog.read(make("a", [1, 2]))
-    for record in ({**run.attempts[0], "routes": None}, {k: v for k, v in run.attempts[0].items() if k != "gold"}):
+    for record in (
+        {**run.attempts[0], "routes": None},
+        {k: v for k, v in run.attempts[0].items() if k != "gold"},
+    ):
         with pytest.raises(RunLogError, match="lacks what its schema promises"):
             report.summarise(dataclasses.replace(run, attempts=(record,)))
 
@@ -173,7 +190,9 @@ def test_comparison_says_more_than_noise_only_when_it_is(make: Callable[..., Pat
     assert "fewer problems right" in compare.compare(better, worse).verdict
     few = compare.compare(summary(make("c", none[:4])), summary(make("d", [7, 7, 7, None])))
     assert few.verdict.startswith("undecided: 3 problems differ")
-    even = compare.compare(summary(make("e", [7] * 4 + none[:4])), summary(make("f", none[:4] + [7] * 4)))
+    even = compare.compare(
+        summary(make("e", [7] * 4 + none[:4])), summary(make("f", none[:4] + [7] * 4))
+    )
     assert even.verdict.startswith("no difference beyond noise")
     read(page.page([worse, better], found, []))
     assert "McNemar exact" in compare.markdown(found)
@@ -203,7 +222,10 @@ def test_every_schema_that_was_measured_has_a_section() -> None:
 
 
 def test_results_have_pictures_where_they_say_more() -> None:
-    named = RESULTS / "bench_cpu2_gemma3_270m.json", RESULTS / "flywheel-qwen2.5-coder-1.5b" / "cost.json"
+    named = (
+        RESULTS / "bench_cpu2_gemma3_270m.json",
+        RESULTS / "flywheel-qwen2.5-coder-1.5b" / "cost.json",
+    )
     html = page.page([], None, [(path.name, json.loads(path.read_bytes())) for path in named])
     assert read(html).tags >= {"svg", "table"}
     assert "2048 tokens, prefill" in html
@@ -212,7 +234,10 @@ def test_results_have_pictures_where_they_say_more() -> None:
 
 def test_livebench_says_both_arms_and_whether_they_differ() -> None:
     one = livebench.Answer(
-        "q", "zebra_puzzle", livebench.Said(True, 1.0, False, 9, 1.0), livebench.Said(False, 0.0, True, 9, 1.0)
+        "q",
+        "zebra_puzzle",
+        livebench.Said(True, 1.0, False, 9, 1.0),
+        livebench.Said(False, 0.0, True, 9, 1.0),
     )
     settings = {"model": "m", "library_before": "2024-11-25", "examples": 2, "tokens": 9}
     answered = livebench.result(settings, {"transfer": [one], "replay": []}, 2)
@@ -231,10 +256,13 @@ def test_what_is_no_raw_result_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cost.json", "merged.json", "bench_cpu2_gemma3_270m.json", "peers.json", "upgrade_cpu.json"]
+    "name",
+    ["cost.json", "merged.json", "bench_cpu2_gemma3_270m.json", "peers.json", "upgrade_cpu.json"],
 )
 def test_field_that_is_missing_or_of_another_kind_is_one_error_and_never_markup(name: str) -> None:
-    """Each field of a measured file in turn is dropped or becomes something else: a page, or the one error."""
+    """Each field of a measured file in turn is dropped or becomes something else: a page, or the
+    one error.
+    """
     text = next(RESULTS.rglob(name)).read_text(encoding="utf-8")
     refused = 0
     for place in dict.fromkeys(_places(json.loads(text))):
@@ -262,13 +290,20 @@ def _places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
     """The paths to all fields; of each list the first element's."""
     if place:
         yield place
-    items = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value[:1])
+        if isinstance(value, list)
+        else ()
+    )
     for key, inner in items:
         yield from _places(inner, (*place, key))
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, '{"schema": NaN}', '{"a": -Infinity}', "\xff", '{"schema": []}', "1" * 5000]
+    "text",
+    ["[" * 100_000, '{"schema": NaN}', '{"a": -Infinity}', "\xff", '{"schema": []}', "1" * 5000],
 )
 def test_what_json_does_not_have_is_no_raw_result(
     run: Callable[..., tuple[int, str, str]], tmp_path: Path, text: str
@@ -280,7 +315,9 @@ def test_what_json_does_not_have_is_no_raw_result(
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
     monkeypatch.setattr(console, "_quiet", False)
 
     def call(*arguments: object) -> tuple[int, str, str]:
@@ -349,8 +386,14 @@ def test_command_prints_markdown_json_or_writes_a_page(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1200])
-def test_page_fits_its_window_in_chromium(make: Callable[..., Path], tmp_path: Path, width: int) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+def test_page_fits_its_window_in_chromium(
+    make: Callable[..., Path], tmp_path: Path, width: int
+) -> None:
+    browser = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if browser is None:
         pytest.skip("no Chromium here: apt-get install chromium")
     found = summary(make("run", [7, 8, None, 7] * 5))
@@ -363,13 +406,18 @@ def test_page_fits_its_window_in_chromium(make: Callable[..., Path], tmp_path: P
         f"--window-size={width},1600",
     ]  # fmt: skip
     url = (tmp_path / "page.html").as_uri()
-    done = subprocess.run([*common, "--dump-dom", url], capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(
+        [*common, "--dump-dom", url], capture_output=True, text=True, timeout=300, check=True
+    )
     title = re.search(r"<title>width (\d+)</title>", done.stdout)
     assert title is not None
-    # Headless windows are at least about 500 pixels wide; what counts is that nothing is wider than the window.
+    # Headless windows are at least about 500 pixels wide; what counts is that nothing is wider than
+    # the window.
     assert int(title[1]) <= max(width, 500)
     picture = tmp_path / "page.png"
-    subprocess.run([*common, f"--screenshot={picture}", url], capture_output=True, timeout=300, check=True)
+    subprocess.run(
+        [*common, f"--screenshot={picture}", url], capture_output=True, timeout=300, check=True
+    )
     data = picture.read_bytes()
     assert data.startswith(b"\x89PNG")
     assert len(data) > 20_000, "an empty page"

@@ -20,9 +20,7 @@ from galahad.solve.log import canonical
 from taliesin.errors import ModelError, StoreFull, UsageError
 from taliesin.host import console, durable
 
-SCRIPT = (
-    "import json, sys\njson.dump({'n': 10, 'right': int(sys.argv[1]), 'arms': [{'p': 0.5}]}, open('out.json', 'w'))\n"
-)
+SCRIPT = "import json, sys\njson.dump({'n': 10, 'right': int(sys.argv[1]), 'arms': [{'p': 0.5}]}, open('out.json', 'w'))\n"
 
 
 def plan_fields(right: int = 8, **changes: Any) -> dict[str, Any]:
@@ -33,8 +31,20 @@ def plan_fields(right: int = 8, **changes: Any) -> dict[str, Any]:
         "commands": [[sys.executable, "measure.py", right]],
         "outputs": ["out.json"],
         "predictions": [
-            {"statement": "most are right", "from": "out.json", "field": "right / n", "operator": ">", "value": 0.5},
-            {"statement": "no effect", "from": "out.json", "field": "arms.0.p", "operator": ">=", "value": 0.05},
+            {
+                "statement": "most are right",
+                "from": "out.json",
+                "field": "right / n",
+                "operator": ">",
+                "value": 0.5,
+            },
+            {
+                "statement": "no effect",
+                "from": "out.json",
+                "field": "arms.0.p",
+                "operator": ">=",
+                "value": 0.05,
+            },
         ],
     }
     return fields | changes
@@ -43,10 +53,14 @@ def plan_fields(right: int = 8, **changes: Any) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def still_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source of the packages does not change during a test, whoever is editing it."""
-    monkeypatch.setattr(prereg, "_package_sha256", lambda name: hashlib.sha256(name.encode()).hexdigest())
+    monkeypatch.setattr(
+        prereg, "_package_sha256", lambda name: hashlib.sha256(name.encode()).hexdigest()
+    )
 
 
-def test_hash_of_a_package_is_that_of_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hash_of_a_package_is_that_of_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.undo()
     monkeypatch.syspath_prepend(str(tmp_path))
     package = tmp_path / "some_package"
@@ -81,7 +95,9 @@ def test_chain_holds_from_the_lock_to_the_verdicts(make: Callable[..., Path]) ->
     again = prereg.check(path, digest)
     assert again == prereg.check(path, digest)
     assert {item.state for item in again.items} == {"same"}
-    assert {"plan", "prompts", "file data", "package galahad", "output out.json"} <= {i.what for i in again.items}
+    assert {"plan", "prompts", "file data", "package galahad", "output out.json"} <= {
+        i.what for i in again.items
+    }
 
 
 def test_failed_prediction_is_recorded_as_such(make: Callable[..., Path]) -> None:
@@ -93,8 +109,12 @@ def test_failed_prediction_is_recorded_as_such(make: Callable[..., Path]) -> Non
     assert [p["held"] for p in record["predictions"]] == [False, True]
 
 
-def test_command_that_fails_leaves_a_record_without_a_measurement(make: Callable[..., Path]) -> None:
-    path, _ = prereg.lock(make(commands=[[sys.executable, "-c", "raise SystemExit(9)"], ["never", "run"]]))
+def test_command_that_fails_leaves_a_record_without_a_measurement(
+    make: Callable[..., Path],
+) -> None:
+    path, _ = prereg.lock(
+        make(commands=[[sys.executable, "-c", "raise SystemExit(9)"], ["never", "run"]])
+    )
     found = prereg.run(path)
     assert [v.held for v in found.verdicts] == [None, None]
     assert [i.what for i in found.items if i.state == "missing"] == ["output out.json"]
@@ -102,7 +122,9 @@ def test_command_that_fails_leaves_a_record_without_a_measurement(make: Callable
 
 
 @pytest.mark.parametrize("written", ["NaN", "Infinity", "1e999", "1" + "0" * 400, "[1]", "null"])
-def test_what_is_no_finite_number_is_not_measured_and_loses_no_record(make: Callable[..., Path], written: str) -> None:
+def test_what_is_no_finite_number_is_not_measured_and_loses_no_record(
+    make: Callable[..., Path], written: str
+) -> None:
     script = f"open('out.json', 'w').write('{{\"n\": 1, \"right\": {written}}}')"
     path, _ = prereg.lock(make(commands=[[sys.executable, "-c", script]]))
     found = prereg.run(path)
@@ -113,12 +135,16 @@ def test_what_is_no_finite_number_is_not_measured_and_loses_no_record(make: Call
 
 def test_output_that_is_no_run_or_a_link_leaves_a_record(make: Callable[..., Path]) -> None:
     script = "import os; os.mkdir('out.json'); os.mkdir('out'); os.symlink('/', 'out/link')"
-    path, _ = prereg.lock(make(commands=[[sys.executable, "-c", script]], outputs=["out.json", "out"]))
+    path, _ = prereg.lock(
+        make(commands=[[sys.executable, "-c", script]], outputs=["out.json", "out"])
+    )
     notes: list[str] = []
     found = prereg.run(path, notes.append)
     assert [v.value for v in found.verdicts] == [None, None]
     assert notes[-1] == "output out: a symbolic link is not hashed"
-    assert [(i.what, i.state) for i in found.items if i.state == "missing"] == [("output out", "missing")]
+    assert [(i.what, i.state) for i in found.items if i.state == "missing"] == [
+        ("output out", "missing")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +159,9 @@ def test_output_that_is_no_run_or_a_link_leaves_a_record(make: Callable[..., Pat
         {"versions": None},
     ],
 )
-def test_lock_that_another_hand_wrote_is_one_error(make: Callable[..., Path], change: dict[str, Any]) -> None:
+def test_lock_that_another_hand_wrote_is_one_error(
+    make: Callable[..., Path], change: dict[str, Any]
+) -> None:
     path, _ = prereg.lock(make())
     fields = {**json.loads(path.read_bytes()), **change}
     prereg._write(path, fields)
@@ -153,7 +181,9 @@ def test_lock_that_another_hand_wrote_is_one_error(make: Callable[..., Path], ch
         {"predictions": [1]},
     ],
 )
-def test_record_that_another_hand_wrote_is_one_error(make: Callable[..., Path], change: dict[str, Any]) -> None:
+def test_record_that_another_hand_wrote_is_one_error(
+    make: Callable[..., Path], change: dict[str, Any]
+) -> None:
     path, _ = prereg.lock(make())
     prereg.run(path)
     record = prereg.record_path(path)
@@ -163,7 +193,9 @@ def test_record_that_another_hand_wrote_is_one_error(make: Callable[..., Path], 
 
 
 @pytest.mark.parametrize("name", ["measure.py", "data/a.txt", "data/new.txt"])
-def test_run_does_not_start_where_a_file_differs(make: Callable[..., Path], tmp_path: Path, name: str) -> None:
+def test_run_does_not_start_where_a_file_differs(
+    make: Callable[..., Path], tmp_path: Path, name: str
+) -> None:
     path, _ = prereg.lock(make())
     (tmp_path / name).write_text("other")
     with pytest.raises(PreregError, match="not as registered") as caught:
@@ -178,7 +210,9 @@ def test_run_does_not_start_under_other_prompts_code_or_versions(
     path, _ = prereg.lock(make())
     for target in ("galahad.solve.solver.prompts_sha256", "galahad.evidence.prereg._versions"):
         with monkeypatch.context() as patch:
-            patch.setattr(target, (lambda: {"python": "2.7"}) if "versions" in target else (lambda: "0" * 64))
+            patch.setattr(
+                target, (lambda: {"python": "2.7"}) if "versions" in target else (lambda: "0" * 64)
+            )
             with pytest.raises(PreregError, match="not as registered"):
                 prereg.run(path)
     with monkeypatch.context() as patch:
@@ -195,7 +229,9 @@ def test_input_that_changes_during_the_run_is_found(make: Callable[..., Path]) -
     assert not prereg.record_path(path).exists()
 
 
-def test_outputs_before_the_run_and_second_runs_are_refused(make: Callable[..., Path], tmp_path: Path) -> None:
+def test_outputs_before_the_run_and_second_runs_are_refused(
+    make: Callable[..., Path], tmp_path: Path
+) -> None:
     plan = make()
     (tmp_path / "out.json").write_text("{}")
     with pytest.raises(PreregError, match="before the run"):
@@ -214,8 +250,13 @@ def test_check_finds_what_was_changed_afterwards(make: Callable[..., Path], tmp_
     prereg.run(path)
     (tmp_path / "out.json").write_text('{"n": 10, "right": 10, "arms": [{"p": 0.9}]}')
     found = prereg.check(path, digest)
-    assert [i.what for i in found.items if i.state == "differs"] == ["output out.json", "predictions"]
-    assert next(i.what for i in prereg.check(path, "0" * 64).items if i.state == "differs") == "lock"
+    assert [i.what for i in found.items if i.state == "differs"] == [
+        "output out.json",
+        "predictions",
+    ]
+    assert (
+        next(i.what for i in prereg.check(path, "0" * 64).items if i.state == "differs") == "lock"
+    )
     record = prereg.record_path(path)
     fields = json.loads(record.read_bytes())
     record.chmod(0o600)
@@ -227,7 +268,9 @@ def test_check_finds_what_was_changed_afterwards(make: Callable[..., Path], tmp_
         prereg.check(path)
 
 
-def test_model_is_needed_to_lock_and_not_to_check(make: Callable[..., Path], tmp_path: Path, tiny_gguf: Path) -> None:
+def test_model_is_needed_to_lock_and_not_to_check(
+    make: Callable[..., Path], tmp_path: Path, tiny_gguf: Path
+) -> None:
     path, digest = prereg.lock(make(models=[tiny_gguf.name]))
     prereg.run(path)
     tiny_gguf.unlink()
@@ -270,20 +313,32 @@ def tiny_gguf(tmp_path: Path) -> Path:
         ({"files": ["out.json"]}, "would change the input"),
         ({"files": ["two\nlines"]}, "line break"),
         (
-            {"predictions": [{"statement": "s", "from": "out.json", "field": "n", "operator": [], "value": 1}]},
+            {
+                "predictions": [
+                    {"statement": "s", "from": "out.json", "field": "n", "operator": [], "value": 1}
+                ]
+            },
             "operator",
         ),
         (
             {
                 "predictions": [
-                    {"statement": "s", "from": "out.json", "field": "a / b / c", "operator": ">", "value": 1}
+                    {
+                        "statement": "s",
+                        "from": "out.json",
+                        "field": "a / b / c",
+                        "operator": ">",
+                        "value": 1,
+                    }
                 ]
             },
             "share",
         ),
     ],
 )
-def test_malformed_plan_is_named(make: Callable[..., Path], changes: dict[str, Any], what: str) -> None:
+def test_malformed_plan_is_named(
+    make: Callable[..., Path], changes: dict[str, Any], what: str
+) -> None:
     with pytest.raises(UsageError, match=what):
         prereg.lock(make(**changes))
 
@@ -324,7 +379,9 @@ def test_plan_that_reads_otherwise_than_it_is_written_is_refused(
     assert not prereg.lock_path(plan).exists()
 
 
-def test_plan_of_another_ending_is_refused_because_its_lock_would_not_find_it(make: Callable[..., Path]) -> None:
+def test_plan_of_another_ending_is_refused_because_its_lock_would_not_find_it(
+    make: Callable[..., Path],
+) -> None:
     plan = make()
     with pytest.raises(UsageError, match=r"ends in \.yaml"):
         prereg.lock(plan.rename(plan.with_suffix(".yml")))
@@ -374,13 +431,17 @@ def test_record_that_cannot_be_written_is_found_before_the_run(
 
 
 @pytest.mark.parametrize("label", ["package antigravity", "file ../outside", "model x"])
-def test_lock_may_name_no_input_that_its_plan_does_not(make: Callable[..., Path], label: str) -> None:
+def test_lock_may_name_no_input_that_its_plan_does_not(
+    make: Callable[..., Path], label: str
+) -> None:
     path, _ = prereg.lock(make())
     fields = json.loads(path.read_bytes())
     prereg._write(path, {**fields, "inputs": {**fields["inputs"], label: "0" * 64}})
     with pytest.raises(PreregError, match="not those of its plan"):
         prereg.check(path)
-    prereg._write(path, {**fields, "inputs": {k: v for k, v in fields["inputs"].items() if k != "file data"}})
+    prereg._write(
+        path, {**fields, "inputs": {k: v for k, v in fields["inputs"].items() if k != "file data"}}
+    )
     with pytest.raises(PreregError, match="not those of its plan"):
         prereg.check(path)
     assert "antigravity" not in sys.modules
@@ -447,14 +508,20 @@ def test_lock_can_be_committed_and_tagged(make: Callable[..., Path], tmp_path: P
     path, digest = prereg.lock(make())
     prereg.commit(path, "prereg-1")
     log = subprocess.run(
-        ["git", "log", "-1", "--format=%s", "prereg-1"], cwd=tmp_path, check=True, capture_output=True, text=True
+        ["git", "log", "-1", "--format=%s", "prereg-1"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     assert log.stdout.strip() == f"Preregister plan.yaml: lock {digest}"
     with pytest.raises(PreregError, match="git refused"):
         prereg.commit(path, "prereg-1")
 
 
-def test_git_that_refuses_is_one_error_and_the_lock_stays(make: Callable[..., Path], tmp_path: Path) -> None:
+def test_git_that_refuses_is_one_error_and_the_lock_stays(
+    make: Callable[..., Path], tmp_path: Path
+) -> None:
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     (tmp_path / ".gitignore").write_text("*.lock.json\n")
     path, digest = prereg.lock(make())

@@ -1,4 +1,6 @@
-"""LiveBench: the split leaks nothing, and grading asks for what the prompts ask for. The questions here are our own."""
+"""LiveBench: the split leaks nothing, and grading asks for what the prompts ask for. The questions
+here are our own.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,15 @@ from taliesin.host import console
 from taliesin.store.library import Library
 
 
-def row(id_: str, task: str = "zebra_puzzle", released: str = "2024-06-24", **more: Any) -> dict[str, Any]:
-    fields = {"question_id": id_, "task": task, "ground_truth": "red", "turns": [f"Which colour is house {id_}?"]}
+def row(
+    id_: str, task: str = "zebra_puzzle", released: str = "2024-06-24", **more: Any
+) -> dict[str, Any]:
+    fields = {
+        "question_id": id_,
+        "task": task,
+        "ground_truth": "red",
+        "turns": [f"Which colour is house {id_}?"],
+    }
     return fields | {"livebench_release_date": released, "category": "x"} | more
 
 
@@ -43,7 +52,11 @@ def test_split_is_by_date_and_leaks_neither_id_nor_text_nor_template(tmp_path: P
         row("exam3", "math_comp", "2024-11-25", subtask="aime_i_2025"),
     )
     parts = livebench.split(livebench.read([file]), "2024-11-25")
-    assert [[q.id for q in part] for part in parts] == [["old", "exam"], ["new", "exam3"], ["again", "exam2"]]
+    assert [[q.id for q in part] for part in parts] == [
+        ["old", "exam"],
+        ["new", "exam3"],
+        ["again", "exam2"],
+    ]
 
 
 @pytest.mark.parametrize("date", ["yesterday", "2024-1-1", "2024-11-25T00:00:00"])
@@ -61,7 +74,9 @@ def test_date_is_a_date(date: str) -> None:
         ({"livebench_release_date": "soon"}, "release date"),
     ],
 )
-def test_row_that_cannot_be_used_is_named(tmp_path: Path, change: dict[str, Any], what: str) -> None:
+def test_row_that_cannot_be_used_is_named(
+    tmp_path: Path, change: dict[str, Any], what: str
+) -> None:
     with pytest.raises(SuiteError, match=what) as caught:
         livebench.read([write(tmp_path / "q.jsonl", row("a"), row("b") | change)])
     assert "line 2" in str(caught.value.where)
@@ -106,7 +121,9 @@ def test_file_that_is_none_is_one_error(tmp_path: Path) -> None:
         ("", "A", False),
     ],
 )
-def test_contest_answers_are_graded_as_their_prompt_says(response: str, gold: str, right: bool) -> None:
+def test_contest_answers_are_graded_as_their_prompt_says(
+    response: str, gold: str, right: bool
+) -> None:
     assert livebench_rules.asked_math_comp(response, gold) == right
 
 
@@ -135,7 +152,9 @@ def test_response_that_was_cut_off_has_no_last_part_but_what_it_marked_counts() 
         ("rabbit", "rabbit", False),
     ],
 )
-def test_zebra_puzzles_are_right_in_the_form_that_the_prompt_asks_for(response: str, gold: str, right: bool) -> None:
+def test_zebra_puzzles_are_right_in_the_form_that_the_prompt_asks_for(
+    response: str, gold: str, right: bool
+) -> None:
     assert livebench_rules.asked_zebra_puzzle(response, gold) == right
 
 
@@ -168,7 +187,8 @@ OLD, NEW = "2024-06-24", "2024-11-25"
     [
         ("math_comp", OLD, "025", "so it is 025" + "." * 47, 1.0),
         ("math_comp", OLD, "025", "so it is 025" + "." * 48, 0.0),
-        ("math_comp", OLD, "025", "that is 1025", 1.0),  # the published rule looks for the digits only
+        # the published rule looks for the digits only
+        ("math_comp", OLD, "025", "that is 1025", 1.0),
         ("math_comp", OLD, "B", "BBBB, or so", 1.0),
         ("math_comp", OLD, "B", "BBB", 0.0),
         ("math_comp", OLD, "B", "<solution>bb</solution>", 1.0),
@@ -211,12 +231,19 @@ def test_score_is_what_the_published_scorer_gives(
 
 
 @given(
-    st.text("AB025,. *<>/solution\\boxed{}yesno\n"), st.sampled_from(["025", "A", "1, red", "rabbit", "yes, no, yes"])
+    st.text("AB025,. *<>/solution\\boxed{}yesno\n"),
+    st.sampled_from(["025", "A", "1, red", "rabbit", "yes, no, yes"]),
 )
 def test_no_response_breaks_a_rule(response: str, gold: str) -> None:
     for task, rule in livebench_rules.RULES.items():
         if (task == "math_comp") == (gold in ("025", "A")):
-            assert 0 <= rule.published(response, livebench_rules.Question("a", task, "t", NEW, OPTIONS, gold)) <= 1
+            assert (
+                0
+                <= rule.published(
+                    response, livebench_rules.Question("a", task, "t", NEW, OPTIONS, gold)
+                )
+                <= 1
+            )
             assert rule.asked(response, gold, False) in (True, False)
 
 
@@ -238,14 +265,28 @@ def said(right: bool, score: float = 0.0, cut: bool = False, n_out: int = 10) ->
 
 
 def test_scores_keep_the_arms_apart_and_state_wilson_intervals() -> None:
-    answers = [Answer(str(i), "zebra_puzzle", said(i < 3, 0.5), said(False, cut=i == 0, n_out=20)) for i in range(4)]
+    answers = [
+        Answer(str(i), "zebra_puzzle", said(i < 3, 0.5), said(False, cut=i == 0, n_out=20))
+        for i in range(4)
+    ]
     found = livebench.scores(answers)["zebra_puzzle"]
-    assert (found["right"], found["n"], found["without"]["right"], found["without"]["cut"]) == (3, 4, 0, 1)
+    assert (found["right"], found["n"], found["without"]["right"], found["without"]["cut"]) == (
+        3,
+        4,
+        0,
+        1,
+    )
     assert found["mean_score"] == pytest.approx(0.875)
     assert (found["n_out"], found["without"]["n_out"], found["seconds"]) == (40, 80, 2.0)
     # Wilson for 3 of 4 and for 0 of 4, z = 1.96: centre and half-width by hand.
-    assert (found["low"], found["high"]) == (pytest.approx(0.3006, abs=1e-4), pytest.approx(0.9544, abs=1e-4))
-    assert (found["without"]["low"], found["without"]["high"]) == (pytest.approx(0.0), pytest.approx(0.4899, abs=1e-4))
+    assert (found["low"], found["high"]) == (
+        pytest.approx(0.3006, abs=1e-4),
+        pytest.approx(0.9544, abs=1e-4),
+    )
+    assert (found["without"]["low"], found["without"]["high"]) == (
+        pytest.approx(0.0),
+        pytest.approx(0.4899, abs=1e-4),
+    )
     assert found["paired"]["p"] == pytest.approx(0.25)
     assert livebench.scores([]) == {}
 
@@ -258,10 +299,12 @@ def test_sample_depends_on_its_seed_alone(tmp_path: Path) -> None:
     assert livebench.sample(rows, 5, 2) != once
 
 
-# -- asking ------------------------------------------------------------------------------------------------------------
+# -- asking ----------------------------------------------------------------------------------------
 
 
-def questions(tmp_path: Path) -> tuple[list[livebench_rules.Question], list[livebench_rules.Question]]:
+def questions(
+    tmp_path: Path,
+) -> tuple[list[livebench_rules.Question], list[livebench_rules.Question]]:
     """Two examples of one task, and three newer questions with list golds."""
     rows = [row(f"old{i}") for i in range(2)]
     rows += [row(f"new{i}", released="2024-11-25", ground_truth="1, red") for i in range(3)]
@@ -269,7 +312,9 @@ def questions(tmp_path: Path) -> tuple[list[livebench_rules.Question], list[live
     return parts.library, parts.test
 
 
-def test_both_arms_graft_and_every_answer_is_graded_by_its_format(tmp_path: Path, scripted: Any) -> None:
+def test_both_arms_graft_and_every_answer_is_graded_by_its_format(
+    tmp_path: Path, scripted: Any
+) -> None:
     examples, test = questions(tmp_path)
     long = "I think and think <solution>1, red</solution> and think on"
     reader = scripted({
@@ -278,25 +323,41 @@ def test_both_arms_graft_and_every_answer_is_graded_by_its_format(tmp_path: Path
     })  # fmt: skip
     with Library(tmp_path / "library") as library:
         answers = list(livebench.ask(reader, library, examples, test, 52))
-        with library.open("zebra_puzzle-library") as block, library.open("zebra_puzzle-without") as other:
+        with (
+            library.open("zebra_puzzle-library") as block,
+            library.open("zebra_puzzle-without") as other,
+        ):
             assert all(example.text in block.header.text for example in examples)
             assert "Which colour" not in other.header.text
     assert [(a.id, a.library.right, a.library.score, a.library.cut) for a in answers] == [
         ("new0", True, 1.0, False), ("new1", False, 1.0, False), ("new2", True, 1.0, True),
     ]  # fmt: skip
-    assert [(a.without.right, a.without.score) for a in answers] == [(False, 0.25), (False, 0.0), (False, 1.0)]
+    assert [(a.without.right, a.without.score) for a in answers] == [
+        (False, 0.25),
+        (False, 0.0),
+        (False, 1.0),
+    ]
     assert [a.library.n_out for a in answers] == [27, 6, 52]
     asked = [(one["block"], one["question"]) for one in reader.asked]
-    assert asked[:2] == [("zebra_puzzle-library", test[0].text), ("zebra_puzzle-without", test[0].text)]
+    assert asked[:2] == [
+        ("zebra_puzzle-library", test[0].text),
+        ("zebra_puzzle-without", test[0].text),
+    ]
 
 
 def test_task_without_an_example_is_refused(tmp_path: Path, scripted: Any) -> None:
-    with Library(tmp_path / "library") as library, pytest.raises(UsageError, match="no library question"):
+    with (
+        Library(tmp_path / "library") as library,
+        pytest.raises(UsageError, match="no library question"),
+    ):
         list(livebench.ask(scripted(), library, [], questions(tmp_path)[1], 10))
 
 
 def test_answers_come_back_from_their_file_and_other_settings_are_refused(tmp_path: Path) -> None:
-    answers = {"transfer": [Answer("a", "zebra_puzzle", said(True), said(False, cut=True))], "replay": []}
+    answers = {
+        "transfer": [Answer("a", "zebra_puzzle", said(True), said(False, cut=True))],
+        "replay": [],
+    }
     settings = {"model": "m", "seed": 1}
     path = tmp_path / "lb.json"
     path.write_text(json.dumps(livebench.result(settings, answers, 2)), encoding="utf-8")
@@ -304,7 +365,12 @@ def test_answers_come_back_from_their_file_and_other_settings_are_refused(tmp_pa
     assert livebench.resume(tmp_path / "none", settings, answers) == {"transfer": [], "replay": []}
     with pytest.raises(UsageError, match="another seed"):
         livebench.resume(path, {**settings, "seed": 2}, answers)
-    for content in ("", "[]", '{"settings": {}}', '{"settings": {}, "transfer_answers": [1], "replay_answers": []}'):
+    for content in (
+        "",
+        "[]",
+        '{"settings": {}}',
+        '{"settings": {}, "transfer_answers": [1], "replay_answers": []}',
+    ):
         path.write_text(content, encoding="utf-8")
         with pytest.raises(SuiteError, match="not a result"):
             livebench.resume(path, settings, answers)
@@ -327,7 +393,9 @@ def test_field_of_another_kind_is_one_error(tmp_path: Path, change: dict[str, An
      {"score": float("nan")}, {"score": None}, {"n_out": "9"}, {"seconds": -1}, {"cut": None}, {"id": []}, {"task": "other"},
      {"twice": True}],
 )  # fmt: skip
-def test_result_of_another_program_is_not_gone_on_with(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_result_of_another_program_is_not_gone_on_with(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
     answers = {"transfer": [Answer("a", "zebra_puzzle", said(True), said(False))], "replay": []}
     found = livebench.result({"model": "m"}, answers, 2)
     one = found["transfer_answers"][0]
@@ -342,11 +410,13 @@ def test_result_of_another_program_is_not_gone_on_with(tmp_path: Path, change: d
         livebench.resume(path, {"model": "m"}, answers)
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
     monkeypatch.setattr(console, "_quiet", False)
 
     def called(*arguments: str) -> tuple[int, str, str]:
@@ -361,7 +431,9 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return called
 
 
-def test_command_says_how_the_files_split(tmp_path: Path, call: Callable[..., tuple[int, str, str]]) -> None:
+def test_command_says_how_the_files_split(
+    tmp_path: Path, call: Callable[..., tuple[int, str, str]]
+) -> None:
     file = write(tmp_path / "q.jsonl", row("old"), row("new", released="2024-11-25"))
     code, out, _ = call(str(file), "--library-before", "2024-11-25", "--split-only", "--json")
     settings = json.loads(out)["settings"]
@@ -382,7 +454,10 @@ def test_command_says_how_the_files_split(tmp_path: Path, call: Callable[..., tu
 
 
 def test_command_scores_transfer_and_replay_apart_and_asks_nothing_twice(
-    tmp_path: Path, call: Callable[..., tuple[int, str, str]], scripted: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    call: Callable[..., tuple[int, str, str]],
+    scripted: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = [row(f"old{i}", ground_truth="1, red") for i in range(3)]
     rows += [row(f"new{i}", released="2024-11-25", ground_truth="1, red") for i in range(3)]
@@ -416,8 +491,19 @@ def test_command_runs_with_a_model(
     tmp_path: Path, call: Callable[..., tuple[int, str, str]], tiny_model: Callable[..., Path]
 ) -> None:
     file = write(tmp_path / "q.jsonl", row("old"), row("new", released="2024-11-25"))
-    options = ("--library-before", "2024-11-25", "--tokens", "5", "--model", str(tiny_model()), "--threads", "1")
+    options = (
+        "--library-before",
+        "2024-11-25",
+        "--tokens",
+        "5",
+        "--model",
+        str(tiny_model()),
+        "--threads",
+        "1",
+    )
     code, out, _ = call(str(file), *options, "--json")
     found = json.loads(out)
     assert code == 0
-    assert [one["library"]["n_out"] <= 5 for one in found["transfer_answers"] + found["replay_answers"]] == [True] * 2
+    assert [
+        one["library"]["n_out"] <= 5 for one in found["transfer_answers"] + found["replay_answers"]
+    ] == [True] * 2

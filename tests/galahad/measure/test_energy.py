@@ -1,4 +1,6 @@
-"""Energy: counters that wrap, vanish or are not there; a reading is a range, and never below the counter's step."""
+"""Energy: counters that wrap, vanish or are not there; a reading is a range, and never below the
+counter's step.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ import pytest
 from galahad.measure import energy
 
 
-def package(root: Path, name: str, joules: float, wrap: float = 1000.0, label: str = "package-0") -> Path:
+def package(
+    root: Path, name: str, joules: float, wrap: float = 1000.0, label: str = "package-0"
+) -> Path:
     folder = root / name
     folder.mkdir(parents=True)
     (folder / "name").write_text(label + "\n")
@@ -24,7 +28,12 @@ def test_no_counter_is_not_measured() -> None:
     with energy.Meter(None) as meter:
         pass
     reading = meter.reading()
-    assert (reading.joules, reading.low, reading.high, reading.source) == (None, None, None, energy.NOT_MEASURED)
+    assert (reading.joules, reading.low, reading.high, reading.source) == (
+        None,
+        None,
+        None,
+        energy.NOT_MEASURED,
+    )
 
 
 def test_rapl_sums_packages_and_leaves_subdomains_out(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Problem files in every form, the doctor's faults, its repairs, and the comparison with a clean copy."""
+"""Problem files in every form, the doctor's faults, its repairs, and the comparison with a clean
+copy.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,16 @@ from galahad.problems import problem as problems
 
 # Of our own wording, with the LaTeX that gets damaged.
 CLEAN: list[dict[str, Any]] = [
-    {"id": "a", "problem": "Compute $\\frac{84}{2}$ for $\\triangle ABC$ with $\\theta = 30^\\circ$.", "answer": 42},
-    {"id": "b", "problem": "How many of the first 200 positive integers end in 7 or in 9?", "answer": 40},
+    {
+        "id": "a",
+        "problem": "Compute $\\frac{84}{2}$ for $\\triangle ABC$ with $\\theta = 30^\\circ$.",
+        "answer": 42,
+    },
+    {
+        "id": "b",
+        "problem": "How many of the first 200 positive integers end in 7 or in 9?",
+        "answer": 40,
+    },
     {
         "id": "c",
         "problem": "Let $AB = 12$ and $\\angle ABC = 60^\\circ$. Find $m + n$ if the ratio is $m/n$.",
@@ -44,7 +54,10 @@ def kinds(path: Path) -> list[tuple[int, str]]:
 
 
 def with_text(tmp_path: Path, text: str, answer: object = 42) -> list[str]:
-    return [kind for _, kind in kinds(put(tmp_path, jsonl([{"id": "x", "problem": text, "answer": answer}])))]
+    return [
+        kind
+        for _, kind in kinds(put(tmp_path, jsonl([{"id": "x", "problem": text, "answer": answer}])))
+    ]
 
 
 # --- forms ---
@@ -97,12 +110,16 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_told_by_its_content(tmp_path: Path, form: str) -> None:
     suite = problems.load(put(tmp_path, FORMS[form](CLEAN), "named.txt"))
-    assert [(p.id, p.problem, p.answer) for p in suite.problems] == [tuple(r.values()) for r in CLEAN]
+    assert [(p.id, p.problem, p.answer) for p in suite.problems] == [
+        tuple(r.values()) for r in CLEAN
+    ]
     assert suite.warnings == ()
     assert all(p.sha256 == problems.text_sha256(p.problem) for p in suite.problems)
 
 
-def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = put(tmp_path, b"PAR1" + b"\0" * 100)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SuiteError, match=r"need pyarrow[\s\S]*taliesin\[data\]"):
@@ -131,14 +148,18 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path, monkeypa
         (b"\xff\xff\xff\xff" + b"\0" * 100, "no row in this file|a damaged Arrow file"),
     ],
 )
-def test_what_is_no_problem_file_is_refused_by_name(tmp_path: Path, content: bytes, message: str) -> None:
+def test_what_is_no_problem_file_is_refused_by_name(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     if content[:3] in (b"PAR", b"ARR", b"\xff\xff\xff"):
         pytest.importorskip("pyarrow")
     with pytest.raises(SuiteError, match=message):
         problems.load(put(tmp_path, content))
 
 
-def test_missing_files_folders_and_oversize_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_files_folders_and_oversize_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(SuiteError, match="cannot read"):
         problems.load(tmp_path / "nothing.jsonl")
     with pytest.raises(SuiteError, match="a folder"):
@@ -183,7 +204,15 @@ TEXT = "How many primes are below 30?"
         ({"Question": TEXT, "Answer": "10"}, "1"),
         ({"input": TEXT, "target": "10"}, "1"),
         ({"input": TEXT, "target": "10", "metadata": {"ID": "x-7", "Solution": "long"}}, "x-7"),
-        ({"id": "aime25-0", "problem": TEXT, "expected_answer": "10", "reference_solution": "\\boxed{99}"}, "aime25-0"),
+        (
+            {
+                "id": "aime25-0",
+                "problem": TEXT,
+                "expected_answer": "10",
+                "reference_solution": "\\boxed{99}",
+            },
+            "aime25-0",
+        ),
         ({"problem_idx": 3, "problem": TEXT, "answer": 10, "problem_type": ["Algebra"]}, "3"),
         ({"idx": 0, "prompt": TEXT, "answer": "10"}, "0"),
         ({"question_id": "ab12", "turns": [TEXT], "ground_truth": "010"}, "ab12"),
@@ -198,13 +227,20 @@ TEXT = "How many primes are below 30?"
         ({"id": 60, "question": TEXT, "problem": TEXT, "answer": "10", "solution": ""}, "60"),
     ],
 )
-def test_the_field_names_of_public_copies_are_known(tmp_path: Path, record: dict[str, Any], id: str) -> None:
+def test_the_field_names_of_public_copies_are_known(
+    tmp_path: Path, record: dict[str, Any], id: str
+) -> None:
     suite = problems.load(put(tmp_path, jsonl([record])))
     assert suite.problems == (problems.Problem.of(id, TEXT, 10),)
 
 
 def test_a_solution_is_never_read(tmp_path: Path) -> None:
-    record = {"idx": 1, "problem": TEXT, "reference_solution": "\\boxed{70}\n#### 70", "solution": "70"}
+    record = {
+        "idx": 1,
+        "problem": TEXT,
+        "reference_solution": "\\boxed{70}\n#### 70",
+        "solution": "70",
+    }
     path = put(tmp_path, jsonl([record]))
     assert kinds(path) == [(1, "missing-gold")]
     assert "70" not in str(problems.examine(path))
@@ -239,8 +275,18 @@ def test_rows_that_contradict_themselves_are_named(tmp_path: Path) -> None:
         json.dumps({"problem": TEXT, "answer": 1, "expected_answer": "2"}),
         json.dumps({"problem": TEXT + " Really?", "question": "Another one?", "answer": 1}),
         '{"problem": "How many?", "answer": 1, "answer": 2}',
-        json.dumps({"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "answer": 1}),
-        json.dumps({"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "Q?"}], "answer": 1}),
+        json.dumps(
+            {
+                "prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+                "answer": 1,
+            }
+        ),
+        json.dumps(
+            {
+                "prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "Q?"}],
+                "answer": 1,
+            }
+        ),
         json.dumps({"problem": 5, "answer": 1}),
         '{"problem": "cut off',
         '{"problem": "x", "answer": NaN}',
@@ -261,7 +307,8 @@ def test_rows_that_contradict_themselves_are_named(tmp_path: Path) -> None:
 
 def test_ids_are_labels_and_some_are_none(tmp_path: Path) -> None:
     records = [
-        {"id": id, "problem": f"What is {n}?", "answer": n} for n, id in enumerate((0, "x" * 300, None, [1], "a\tb"))
+        {"id": id, "problem": f"What is {n}?", "answer": n}
+        for n, id in enumerate((0, "x" * 300, None, [1], "a\tb"))
     ]
     path = put(tmp_path, jsonl(records))
     assert kinds(path) == [(2, "bad-id"), (3, "missing-id"), (4, "bad-id"), (5, "bad-id")]
@@ -280,7 +327,14 @@ def test_csv_rows_that_do_not_fit_the_header_are_named(tmp_path: Path) -> None:
 
 def test_duplicates_are_told_apart(tmp_path: Path) -> None:
     a, b, c = CLEAN
-    records = [a, b, {**a}, {**b, "id": "other"}, {**c, "id": "a"}, {**c, "problem": b["problem"], "answer": 41}]
+    records = [
+        a,
+        b,
+        {**a},
+        {**b, "id": "other"},
+        {**c, "id": "a"},
+        {**c, "problem": b["problem"], "answer": 41},
+    ]
     assert kinds(put(tmp_path, jsonl(records))) == [
         (2, "conflicting-duplicate"),
         (3, "duplicate-text"),
@@ -312,7 +366,9 @@ def many(count: int) -> str:
         ("aime-I.jsonl", 15, None),
     ],
 )
-def test_a_name_promises_a_number_of_rows(tmp_path: Path, name: str, count: int, kind: str | None) -> None:
+def test_a_name_promises_a_number_of_rows(
+    tmp_path: Path, name: str, count: int, kind: str | None
+) -> None:
     (tmp_path / "d").mkdir()
     assert kinds(put(tmp_path / "d", many(count), name)) == ([(0, kind)] if kind else [])
 
@@ -372,7 +428,9 @@ def test_own_files_are_checked_against_their_hashes(tmp_path: Path) -> None:
         ("Count the ways $n$. 42", ["answer-in-text"], "Count the ways $n$."),
     ],
 )  # fmt: skip
-def test_faults_of_texts_are_found_and_mended(tmp_path: Path, text: str, found: list[str], mended: str) -> None:
+def test_faults_of_texts_are_found_and_mended(
+    tmp_path: Path, text: str, found: list[str], mended: str
+) -> None:
     assert with_text(tmp_path, text) == found
     repaired, done = faults.repair(text, 42)
     assert repaired.strip() == mended
@@ -440,7 +498,10 @@ def test_repair_writes_what_it_can_and_names_what_it_left(tmp_path: Path) -> Non
     ]
     path = put(tmp_path, jsonl(records))
     mended = problems.repair(problems.examine(path))
-    assert [(p.id, p.problem, p.answer) for p in mended.problems][:2] == [tuple(a.values()), tuple(b.values())]
+    assert [(p.id, p.problem, p.answer) for p in mended.problems][:2] == [
+        tuple(a.values()),
+        tuple(b.values()),
+    ]
     assert any("put back LaTeX commands" in line for line in mended.done)
     assert any("read the answer '$040$' as 40" in line for line in mended.done)
     assert (3, "gold-with-fraction") in [(fault.row, fault.kind) for fault in mended.left]
@@ -456,7 +517,9 @@ def test_repeated_rows_are_dropped_once(tmp_path: Path) -> None:
 # --- against a clean copy ---
 
 
-def against(tmp_path: Path, records: list[dict[str, Any]]) -> list[tuple[str, int | None, str | None]]:
+def against(
+    tmp_path: Path, records: list[dict[str, Any]]
+) -> list[tuple[str, int | None, str | None]]:
     reference = problems.load(put(tmp_path, jsonl(CLEAN), "reference.jsonl"))
     found = problems.examine(put(tmp_path, jsonl(records), "copy.jsonl"))
     return [(d.kind, d.row, d.reference_id) for d in problems.compare(found, reference)]
@@ -490,7 +553,9 @@ def test_a_wrong_angle_a_lost_word_and_a_wrong_gold_are_found(tmp_path: Path) ->
 
 def test_the_documented_faults_are_the_real_ones() -> None:
     text = (Path(__file__).parents[3] / "docs" / "problems.md").read_text(encoding="utf-8")
-    table = text.split("| fault | severity | what it is |\n| --- | --- | --- |\n", 1)[1].split("<!-- faults: end")[0]
+    table = text.split("| fault | severity | what it is |\n| --- | --- | --- |\n", 1)[1].split(
+        "<!-- faults: end"
+    )[0]
     assert table.strip().splitlines() == [
         f"| {kind} | {severity} | {what} |" for kind, (severity, what) in faults.KINDS.items()
     ]

@@ -21,7 +21,9 @@ ROOT = data_dir() / "problems"
 ALL = templates.read_all(ROOT)
 LIMITS = sandbox.Limits(wall_seconds=30, cpu_seconds=5)
 
-needs_sandbox = pytest.mark.skipif(sandbox.probe().level == "weak", reason="this host cannot isolate a program")
+needs_sandbox = pytest.mark.skipif(
+    sandbox.probe().level == "weak", reason="this host cannot isolate a program"
+)
 
 
 def run(source: str) -> sandbox.Execution:
@@ -40,11 +42,15 @@ def test_the_record_of_the_last_check_covers_every_template_as_it_is() -> None:
     checked = json.loads((ROOT / "checked.json").read_text(encoding="utf-8"))
     assert templates.stale(checked, ALL) == []
     assert all(len(record["variants"]) >= 3 for record in checked["problems"].values())
-    assert {id: record["answer"] for id, record in checked["problems"].items()} == {t.id: t.answer for t in ALL}
+    assert {id: record["answer"] for id, record in checked["problems"].items()} == {
+        t.id: t.answer for t in ALL
+    }
 
 
 @pytest.mark.parametrize("template", ALL, ids=lambda t: t.id)
-def test_a_template_is_a_sound_problem_with_parametric_reference(template: templates.Template) -> None:
+def test_a_template_is_a_sound_problem_with_parametric_reference(
+    template: templates.Template,
+) -> None:
     problem = template.problem()
     assert faults.find(problem.problem, problem.answer) == []
     assert "[[" not in problem.problem
@@ -100,7 +106,9 @@ TEMPLATE = next(t for t in ALL if t.id == "nt-two-weights")
         ([Ran("ok", "1503\n")] * 3, None, "the answer 1503 is not in 0..999"),
     ],
 )  # fmt: skip
-def test_only_agreement_of_all_ways_is_an_answer(outcomes: list[Ran], answer: int | None, reason: str) -> None:
+def test_only_agreement_of_all_ways_is_an_answer(
+    outcomes: list[Ran], answer: int | None, reason: str
+) -> None:
     results = iter(outcomes)
     checked = templates.cross_check(TEMPLATE, None, lambda _source: next(results))
     assert (checked.answer, checked.reason, checked.agreed) == (answer, reason, answer is not None)
@@ -108,7 +116,10 @@ def test_only_agreement_of_all_ways_is_an_answer(outcomes: list[Ran], answer: in
 
 def test_variants_keep_ranges_and_constraints_and_are_the_same_for_a_seed() -> None:
     def agree(source: str) -> Ran:
-        return Ran("ok", str(sum(int(v) for v in programs.parameters(source).values() if isinstance(v, int))))
+        return Ran(
+            "ok",
+            str(sum(int(v) for v in programs.parameters(source).values() if isinstance(v, int))),
+        )
 
     first = templates.variants(TEMPLATE, seed=5, count=4, run=agree)
     assert first == templates.variants(TEMPLATE, seed=5, count=4, run=agree)
@@ -150,14 +161,18 @@ def test_values_outside_ranges_or_against_constraints_are_refused() -> None:
         ("answer: 503", "answer: " + "[" * 20_000, "cannot read a problem template"),
     ],
 )
-def test_a_template_that_is_not_well_formed_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_a_template_that_is_not_well_formed_is_refused(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
     source = next(ROOT.rglob("nt-two-weights"))
     folder = tmp_path / source.name
     folder.mkdir()
     for path in source.iterdir():
         if path.is_file():
             text = path.read_text(encoding="utf-8")
-            (folder / path.name).write_text(text.replace(old, new, 1) if path.suffix == ".yaml" else text)
+            (folder / path.name).write_text(
+                text.replace(old, new, 1) if path.suffix == ".yaml" else text
+            )
     with pytest.raises(SuiteError, match=message):
         templates.read_all(tmp_path)
     (folder / "third.py").unlink()

@@ -16,7 +16,9 @@ from galahad.problems.problem import Problem, text_sha256
 from galahad.problems.solutions import Solution
 from galahad.responses import program as programs
 
-needs_sandbox = pytest.mark.skipif(sandbox.probe().level == "weak", reason="this host cannot isolate a program")
+needs_sandbox = pytest.mark.skipif(
+    sandbox.probe().level == "weak", reason="this host cannot isolate a program"
+)
 LIMITS = sandbox.Limits(wall_seconds=60, cpu_seconds=20)
 KEPT = solutions.read_all()
 TEXT = "A farmer has 12 hens and 30 sheep, 42 animals. How many legs do they have?"
@@ -70,7 +72,9 @@ def test_the_eight_solutions_hold_no_text_and_their_parameters_are_in_every_prog
 
 @needs_sandbox
 @pytest.mark.parametrize(
-    "solution", [s for s in KEPT.values() if s.id in ("aime-2025-20", "aime-2025-28")], ids=lambda s: s.id
+    "solution",
+    [s for s in KEPT.values() if s.id in ("aime-2025-20", "aime-2025-28")],
+    ids=lambda s: s.id,
 )
 def test_a_sample_of_the_kept_programs_prints_the_answer_three_ways(solution: Solution) -> None:
     check_three_ways(solution)
@@ -84,7 +88,9 @@ def test_every_kept_program_prints_the_answer_three_ways(solution: Solution) -> 
 
 
 def check_three_ways(solution: Solution) -> None:
-    checked = templates.cross_check(solution, None, lambda source: sandbox.run(source, limits=LIMITS))
+    checked = templates.cross_check(
+        solution, None, lambda source: sandbox.run(source, limits=LIMITS)
+    )
     assert checked.answer == solution.answer, checked
 
 
@@ -105,7 +111,9 @@ def test_another_text_is_refused(legs: Solution) -> None:
         legs.bind(TEXT + " ")
 
 
-def test_candidates_are_drawn_by_seed_and_those_without_an_answer_in_range_rejected(legs: Solution, ran: Any) -> None:
+def test_candidates_are_drawn_by_seed_and_those_without_an_answer_in_range_rejected(
+    legs: Solution, ran: Any
+) -> None:
     bound = legs.bind(TEXT)
     drawn = isomorph.draw(bound, 1, 3, agree(ran))
     assert sorted(one.answer or 0 for one in drawn.found) == [34, 64]
@@ -114,7 +122,9 @@ def test_candidates_are_drawn_by_seed_and_those_without_an_answer_in_range_rejec
     assert len(isomorph.draw(bound, 1, 1, agree(ran)).found) == 1
 
 
-def test_variants_come_back_from_their_file_with_seed_and_proof(legs: Solution, ran: Any, tmp_path: Path) -> None:
+def test_variants_come_back_from_their_file_with_seed_and_proof(
+    legs: Solution, ran: Any, tmp_path: Path
+) -> None:
     bound = legs.bind(TEXT)
     problem = Problem.of("farm", TEXT, 144)
     made = isomorph.name(bound, problem, 1, isomorph.draw(bound, 1, 2, agree(ran)))
@@ -128,7 +138,9 @@ def test_variants_come_back_from_their_file_with_seed_and_proof(legs: Solution, 
 
 def test_that_a_problem_has_no_variant_is_recorded(legs: Solution, ran: Any) -> None:
     problem = Problem.of("farm", TEXT, 144)
-    told = isomorph.record(legs, problem, 0, isomorph.draw(legs, 0, 1, lambda _source: ran("", "error")))
+    told = isomorph.record(
+        legs, problem, 0, isomorph.draw(legs, 0, 1, lambda _source: ran("", "error"))
+    )
     assert told["found"] == []
     assert len(told["rejected"]) == 3
     assert told["no_variant"] == "no draw was agreed on"
@@ -164,16 +176,22 @@ def test_line_separators_of_a_text_are_no_ends_of_lines(tmp_path: Path) -> None:
         [{**ROW, "answer": 1000}], [{**ROW, "seed": float("inf")}], [{**ROW, "values": []}],
     ],
 )  # fmt: skip
-def test_variants_that_are_there_twice_or_of_other_types_are_refused(tmp_path: Path, rows: list[object]) -> None:
+def test_variants_that_are_there_twice_or_of_other_types_are_refused(
+    tmp_path: Path, rows: list[object]
+) -> None:
     path = tmp_path / "v.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
     with pytest.raises(SuiteError):
         isomorph.load(path)
 
 
-def test_a_variant_whose_text_was_changed_is_refused(legs: Solution, ran: Any, tmp_path: Path) -> None:
+def test_a_variant_whose_text_was_changed_is_refused(
+    legs: Solution, ran: Any, tmp_path: Path
+) -> None:
     bound = legs.bind(TEXT)
-    [one] = isomorph.name(bound, Problem.of("farm", TEXT, 144), 1, isomorph.draw(bound, 1, 1, agree(ran)))
+    [one] = isomorph.name(
+        bound, Problem.of("farm", TEXT, 144), 1, isomorph.draw(bound, 1, 1, agree(ran))
+    )
     row = {**one.as_dict(), "problem": "another"}
     path = tmp_path / "v.jsonl"
     path.write_text(json.dumps(row), encoding="utf-8")
@@ -192,7 +210,9 @@ def test_a_variant_whose_text_was_changed_is_refused(legs: Solution, ran: Any, t
         ("sha256: ", "sha256: x", "SHA-256"),
     ],
 )
-def test_a_malformed_solution_is_refused(legs: Solution, tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_malformed_solution_is_refused(
+    legs: Solution, tmp_path: Path, old: str, new: str, said: str
+) -> None:
     path = tmp_path / "legs" / "program.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
     with pytest.raises(SuiteError, match=said):

@@ -17,7 +17,9 @@ from galahad import sandbox
 from galahad.responses import integer as answers
 from galahad.responses.integer import Extraction, extract, grade, resolve, vote
 
-CASES: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text(encoding="utf-8"))
+CASES: list[dict[str, Any]] = yaml.safe_load(
+    Path(__file__).with_name("answers.yaml").read_text(encoding="utf-8")
+)
 
 
 class Ran(NamedTuple):
@@ -26,9 +28,15 @@ class Ran(NamedTuple):
 
 
 def run_plainly(source: str) -> Ran:
-    """Stands in for the sandbox: the programs here are translated from the cases above, not a model's."""
+    """Stands in for the sandbox: the programs here are translated from the cases above, not a
+    model's.
+    """
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", source], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-I", "-S", "-c", source],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
     )
     return Ran("error" if done.returncode else "ok", done.stdout)
 
@@ -44,7 +52,9 @@ def test_the_rule_decides(case: dict[str, Any]) -> None:
     if extraction.reason == "expression":
         assert grade(extraction, case["gold"]) == "not-extracted"  # nothing is computed here
     extraction = resolve(extraction, run_plainly if case.get("resolved") else refuse_to_run)
-    assert grade(extraction, case["gold"]) == {"none": "not-extracted"}.get(case["grade"], case["grade"])
+    assert grade(extraction, case["gold"]) == {"none": "not-extracted"}.get(
+        case["grade"], case["grade"]
+    )
 
 
 def test_reasons_tell_why_there_is_no_value() -> None:
@@ -80,7 +90,13 @@ def test_the_span_shows_the_answer_in_the_response() -> None:
 
 def test_a_program_that_fails_or_prints_nonsense_leaves_the_answer_unresolved() -> None:
     pending = extract("\\boxed{2^{99999999}}")
-    for result in (Ran("timeout", ""), Ran("timeout", "5"), Ran("ok", ""), Ran("ok", "hello"), Ran("ok", "1.5")):
+    for result in (
+        Ran("timeout", ""),
+        Ran("timeout", "5"),
+        Ran("ok", ""),
+        Ran("ok", "hello"),
+        Ran("ok", "1.5"),
+    ):
         resolved = resolve(pending, lambda _source, result=result: result)  # type: ignore[misc]
         assert resolved.value is None
         assert grade(resolved, 5) == "not-extracted"
@@ -131,13 +147,17 @@ def test_every_form_gives_back_what_was_written(value: int, form: str, spec: str
 
 @given(st.integers(0, 999), st.sampled_from([0xFF10, 0x0660, 0x0966, 0x1D7CE]))
 def test_digits_of_every_script_are_digits(value: int, zero: int) -> None:
-    assert extract("\\boxed{" + "".join(chr(zero + int(d)) for d in str(value)) + "}").value == value
+    assert (
+        extract("\\boxed{" + "".join(chr(zero + int(d)) for d in str(value)) + "}").value == value
+    )
 
 
 arithmetic = st.recursive(
     st.integers(0, 99).map(str),
     lambda inner: (
-        st.builds("({}{}{})".format, inner, st.sampled_from(("+", "-", "*", "\\cdot ", "\\times")), inner)
+        st.builds(
+            "({}{}{})".format, inner, st.sampled_from(("+", "-", "*", "\\cdot ", "\\times")), inner
+        )
         | st.builds("\\frac{{{}}}{{{}}}".format, inner, inner)
     ),
     max_leaves=8,
@@ -149,7 +169,9 @@ def test_a_translation_holds_only_the_grammar(content: str) -> None:
     found = extract(f"\\boxed{{{content}}}")
     if found.expression is None:
         return
-    names = {node.id for node in ast.walk(ast.parse(found.expression)) if isinstance(node, ast.Name)}
+    names = {
+        node.id for node in ast.walk(ast.parse(found.expression)) if isinstance(node, ast.Name)
+    }
     assert names <= {"F", "power", "fact", "binom", "root", "modulo", "floor", "ceil"}
 
 
@@ -191,8 +213,16 @@ def test_integer_reads_plain_integers_only(text: str) -> None:
 
 
 def test_integer_refuses_fractions_words_and_expressions() -> None:
-    assert [answers.integer(text) for text in ("025", " 7\n", "-3", "1,024", "２０４")] == [25, 7, -3, 1024, 204]
-    assert [answers.integer(text) for text in ("25.0", "25.", "", "A", "1/2", "1 2", "1,2", "9" * 5000)] == [None] * 8
+    assert [answers.integer(text) for text in ("025", " 7\n", "-3", "1,024", "２０４")] == [
+        25,
+        7,
+        -3,
+        1024,
+        204,
+    ]
+    assert [
+        answers.integer(text) for text in ("25.0", "25.", "", "A", "1/2", "1 2", "1,2", "9" * 5000)
+    ] == [None] * 8
 
 
 def test_grade_tells_wrong_from_not_extracted() -> None:

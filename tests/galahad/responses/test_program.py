@@ -1,4 +1,6 @@
-"""Programs found in responses, given other parameters, and checked for numbers baked into their logic."""
+"""Programs found in responses, given other parameters, and checked for numbers baked into their
+logic.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def test_the_last_complete_block_that_parses_is_the_program() -> None:
     assert found.source == "for x in range(3):\n    print(x)\n"
     assert found.span is not None
     assert FENCED[slice(*found.span)] == found.source
-    assert programs.extract("```python\nprint(1)\n```\n```python\nprint((\n```").source == "print(1)\n"
+    assert (
+        programs.extract("```python\nprint(1)\n```\n```python\nprint((\n```").source == "print(1)\n"
+    )
     assert programs.extract("```py\nprint(1)\n```\n```text\n12\n```").source == "print(1)\n"
     assert programs.extract("1. so\n   ```python\n   print(1)\n   ```\n").source == "print(1)\n"
 
@@ -57,8 +61,13 @@ def test_extract_never_raises_and_gives_python(text: str) -> None:
 
 
 def test_a_program_that_would_print_nothing_is_completed() -> None:
-    assert programs.complete("def solve(n=3):\n    return n\n") == "def solve(n=3):\n    return n\n\nprint(solve())\n"
-    assert programs.complete("def solve(n=3):\n    return n\nsolve(4)\n").endswith("print(solve(4))\n")
+    assert (
+        programs.complete("def solve(n=3):\n    return n\n")
+        == "def solve(n=3):\n    return n\n\nprint(solve())\n"
+    )
+    assert programs.complete("def solve(n=3):\n    return n\nsolve(4)\n").endswith(
+        "print(solve(4))\n"
+    )
     assert programs.complete("x = 2\nx\n") == "x = 2\nprint(x)\n"
     for unchanged in ("print(1)\n", "def solve(n):\n    return n\n", "if True:\n    print(2)\n"):
         assert programs.complete(unchanged) == unchanged
@@ -90,7 +99,11 @@ def test_substitute_changes_defaults_and_calls_and_nothing_else() -> None:
     assert "def solve(n=21, *, weights=(5, 6), name='ö', free=LIMIT):" in changed
     assert "print(solve(n=21))" in changed
     assert (
-        changed.replace("21", "17", 1).replace("(5, 6)", "(3, -4)").replace("'ö'", '"ä"').replace("21", "19") == SOURCE
+        changed.replace("21", "17", 1)
+        .replace("(5, 6)", "(3, -4)")
+        .replace("'ö'", '"ä"')
+        .replace("21", "19")
+        == SOURCE
     )
     with pytest.raises(UsageError, match="no parameter m"):
         programs.substitute(SOURCE, {"m": 1})
@@ -128,7 +141,8 @@ def test_numbers_of_a_problem_leave_indices_and_figures_out() -> None:
 
 def test_a_number_of_the_problem_inside_the_logic_is_baked_in() -> None:
     result = programs.check(
-        SOURCE, "Find the sum for $n = 17$, weights 3 and 4, step 7, at most 50. There are 61 of them."
+        SOURCE,
+        "Find the sum for $n = 17$, weights 3 and 4, step 7, at most 50. There are 61 of them.",
     )
     assert [c.value for c in result.baked] == [7, 17]
     assert [c.value for c in result.derived] == [185, 23]

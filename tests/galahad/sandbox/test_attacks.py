@@ -1,4 +1,6 @@
-"""Every program of attacks.yaml, at every level that this host has: what it must not get, it does not get."""
+"""Every program of attacks.yaml, at every level that this host has: what it must not get, it does
+not get.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ _SPEC = yaml.safe_load(Path(__file__).with_name("attacks.yaml").read_text(encodi
 
 
 def _levels() -> dict[str, Mechanisms]:
-    """What to test under: the strongest, the same without bubblewrap, and that under the caller's own uid (what every user
-    but root has). A level that this host lacks is skipped by name, so a report says what was tested."""
+    """What to test under: the strongest, the same without bubblewrap, and that under the caller's
+    own uid (what every user but root has). A level that this host lacks is skipped by name, so a
+    report says what was tested."""
     best = probe()
     levels = {"full": best.mechanisms, "kernel": probe(use_bubblewrap=False).mechanisms}
     levels["kernel-own-uid"] = Mechanisms(None, best.landlock_abi, best.seccomp, "own")
@@ -42,7 +45,12 @@ class Target:
 
     def snapshot(self) -> dict[str, Any]:
         outside = {
-            path.name: (path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns, path.stat().st_uid)
+            path.name: (
+                path.read_bytes(),
+                path.stat().st_mode,
+                path.stat().st_mtime_ns,
+                path.stat().st_uid,
+            )
             for path in (self.folder / "outside").iterdir()
         }
         places = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/")
@@ -61,7 +69,9 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("target")
     # Open to every user: what keeps the program out must be the sandbox, not the modes.
     parents = {parent: parent.stat() for parent in (folder, *list(folder.parents)[:2])}
-    ours = {parent: status.st_mode for parent, status in parents.items() if status.st_uid == os.getuid()}
+    ours = {
+        parent: status.st_mode for parent, status in parents.items() if status.st_uid == os.getuid()
+    }
     for parent, mode in ours.items():
         parent.chmod(mode | 0o055)
     outside = folder / "outside"
@@ -109,7 +119,9 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 
 def _cases() -> list[Any]:
-    """`kernel` with an identity of its own is between the two levels that every run covers, so it is left to `slow`."""
+    """`kernel` with an identity of its own is between the two levels that every run covers, so it
+    is left to `slow`.
+    """
     cases = []
     for attack in _SPEC["attacks"]:
         for level in ("full", "kernel-own-uid", "kernel", "weak"):
@@ -134,7 +146,12 @@ def test_attack_gets_nothing(attack: dict[str, Any], level: str, target: Target)
     for package in ("sympy", "numpy"):
         if f"import {package}" in attack["program"]:
             pytest.importorskip(package)
-    limits = Limits(wall_seconds=attack.get("seconds", 15), cpu_seconds=10, memory_bytes=512 << 20, file_bytes=8 << 20)
+    limits = Limits(
+        wall_seconds=attack.get("seconds", 15),
+        cpu_seconds=10,
+        memory_bytes=512 << 20,
+        file_bytes=8 << 20,
+    )
     before = target.snapshot()
 
     done = run(_program(attack, target), limits=limits, mechanisms=mechanisms, allow_weak=True)

@@ -1,4 +1,6 @@
-"""The sandbox's own promises: what a result says, what survives, what two programs share, and what a filter lets through."""
+"""The sandbox's own promises: what a result says, what survives, what two programs share, and what
+a filter lets through.
+"""
 
 from __future__ import annotations
 
@@ -81,11 +83,17 @@ def mechanisms(request: pytest.FixtureRequest) -> Mechanisms:
         ("9" * 5000, None),
     ],
 )
-def test_the_answer_is_the_last_line_and_must_be_one_integer(stdout: str, answer: int | None) -> None:
+def test_the_answer_is_the_last_line_and_must_be_one_integer(
+    stdout: str, answer: int | None
+) -> None:
     assert program_answer(stdout) == answer
 
 
-@given(st.integers(-(10**30), 10**30), st.lists(st.text()), st.sampled_from(["", "\n", "\n\n", " \r\n"]))
+@given(
+    st.integers(-(10**30), 10**30),
+    st.lists(st.text()),
+    st.sampled_from(["", "\n", "\n\n", " \r\n"]),
+)
 def test_any_printed_integer_is_read_back(number: int, before: list[str], after: str) -> None:
     assert program_answer("\n".join([*before, str(number)]) + after) == number
 
@@ -111,7 +119,8 @@ def test_reading_an_answer_never_raises(stdout: str) -> None:
         ("print(204", "not-established", "program-error", None),
         ("\0", "not-established", "program-error", None),
         ("print('\udc80')", "not-established", "program-error", None),
-        # A very common failure of generated programs: the wrong pow. The program is at fault, not its answer.
+        # A very common failure of generated programs: the wrong pow. The program is at fault, not
+        # its answer.
         ("from math import *\nprint(pow(2, 3, 5))", "not-established", "program-error", None),
         ("import sys; sys.exit(0 if print(204) is None else 1)", "verified", "answer", 204),
     ],
@@ -130,7 +139,11 @@ def test_without_an_expected_answer_any_integer_is_established() -> None:
 
 def test_an_answer_printed_before_a_timeout_establishes_nothing() -> None:
     judged = verify("print(204)\nwhile True: pass", 204, limits=Limits(wall_seconds=0.5))
-    assert (judged.verdict, judged.cause, judged.execution.stdout) == ("not-established", "timeout", "204\n")
+    assert (judged.verdict, judged.cause, judged.execution.stdout) == (
+        "not-established",
+        "timeout",
+        "204\n",
+    )
 
 
 def test_an_answer_in_cut_output_establishes_nothing() -> None:
@@ -169,7 +182,10 @@ def test_traceback_starts_in_the_program_and_shows_its_line(mechanisms: Mechanis
 
 def test_stdin_reaches_the_program(mechanisms: Mechanisms) -> None:
     text = "größer\n" * 50_000  # more than a pipe holds
-    assert run("import sys; print(len(sys.stdin.read()))", stdin=text, mechanisms=mechanisms).stdout == f"{len(text)}\n"
+    assert (
+        run("import sys; print(len(sys.stdin.read()))", stdin=text, mechanisms=mechanisms).stdout
+        == f"{len(text)}\n"
+    )
 
 
 def test_exit_code_and_signal_are_told_apart(mechanisms: Mechanisms) -> None:
@@ -253,10 +269,14 @@ def test_a_wrapper_that_fails_is_an_error_and_not_a_weaker_run(tmp_path: Path) -
     assert "Permission denied" in str(failed.value)
 
 
-def test_probe_passes_over_a_wrapper_that_does_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_passes_over_a_wrapper_that_does_not_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on desktops where bubblewrap is installed and may not make namespaces."""
     broken = tmp_path / "bwrap"
-    broken.write_text("#!/bin/sh\necho 'bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted' >&2\nexit 1\n")
+    broken.write_text(
+        "#!/bin/sh\necho 'bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted' >&2\nexit 1\n"
+    )
     broken.chmod(0o755)
     monkeypatch.setattr(capabilities.shutil, "which", lambda _name: str(broken))
     found = capabilities.probe.__wrapped__()
@@ -270,7 +290,10 @@ def test_host_without_kernel_support_reaches_only_weak(monkeypatch: pytest.Monke
     monkeypatch.setattr(capabilities, "has_seccomp", lambda: False)
     found = capabilities.probe.__wrapped__()
     assert found.level == "weak"
-    assert [line.partition(":")[0] for line in found.advice()][:2] == ["Landlock", "seccomp filters"]
+    assert [line.partition(":")[0] for line in found.advice()][:2] == [
+        "Landlock",
+        "seccomp filters",
+    ]
 
 
 def test_landlock_alone_before_later_abis_still_runs() -> None:
@@ -284,8 +307,11 @@ def test_landlock_alone_before_later_abis_still_runs() -> None:
         assert "PermissionError" in done.stderr
 
 
-def test_setup_that_fails_never_runs_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(execution, "_filter", lambda: (b"\xff" * 8, []))  # not a filter: the kernel refuses it
+def test_setup_that_fails_never_runs_the_program(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # not a filter: the kernel refuses it
+    monkeypatch.setattr(execution, "_filter", lambda: (b"\xff" * 8, []))
     with pytest.raises(SandboxUnavailable) as failed:
         run("print(204)", mechanisms=Mechanisms(None, 0, True), allow_weak=True)
     assert "seccomp" in str(failed.value)
@@ -299,7 +325,9 @@ def _parents() -> dict[int, int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(entry.name)] = int(
+                    (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                )
             except OSError:
                 continue
     return parents
@@ -351,7 +379,9 @@ def _wait_until(condition, seconds: float = 20.0) -> bool:  # type: ignore[no-un
 
 @pytest.mark.parametrize("level", ["full", "kernel", "weak"])
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_is_left_when_the_tool_itself_is_killed(level: str, signum: signal.Signals, tmp_path: Path) -> None:
+def test_nothing_is_left_when_the_tool_itself_is_killed(
+    level: str, signum: signal.Signals, tmp_path: Path
+) -> None:
     chosen = _WEAK if level == "weak" else probe(use_bubblewrap=level == "full").mechanisms
     if chosen.level != level:
         pytest.skip(f"level {level} is not to be had here")
@@ -363,7 +393,8 @@ def test_nothing_is_left_when_the_tool_itself_is_killed(level: str, signum: sign
         env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])},
         stderr=subprocess.DEVNULL,
     )
-    # The supervisor and the program, at least; three grandchildren under `weak`, two processes of bubblewrap.
+    # The supervisor and the program, at least; three grandchildren under `weak`, two processes of
+    # bubblewrap.
     n_expected = {"full": 4, "kernel": 2, "weak": 5}[level]
     try:
         assert _wait_until(lambda: len(_alive(_descendants(process.pid))) >= n_expected)
@@ -455,7 +486,9 @@ for folder in ("..", "/tmp", "/dev/shm", "/proc"):
         pass
 """
     with ThreadPoolExecutor(2) as pool:
-        done = list(pool.map(lambda name: run(program, stdin=name, mechanisms=mechanisms), ["one", "two"]))
+        done = list(
+            pool.map(lambda name: run(program, stdin=name, mechanisms=mechanisms), ["one", "two"])
+        )
     identities = []
     for name, result in zip(["one", "two"], done, strict=True):
         files, _, identity = result.stdout.strip().rpartition(" ")
@@ -505,7 +538,11 @@ def test_installed_packages_are_not_granted_but_for_the_named_ones() -> None:
     ours = Path(execution.__file__).resolve()
     assert not any(ours.is_relative_to(path) for path in granted)
     for folder in allowed.hidden:
-        below = [path for path in granted if path.is_relative_to(folder) or Path(folder).is_relative_to(path)]
+        below = [
+            path
+            for path in granted
+            if path.is_relative_to(folder) or Path(folder).is_relative_to(path)
+        ]
         assert all(path.name.partition(".")[0] in PACKAGES for path in below), below
     assert set(allowed.packages) <= set(PACKAGES)
 
@@ -515,7 +552,9 @@ def test_a_folder_above_a_hidden_one_is_granted_piecemeal(tmp_path: Path) -> Non
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "lib/python/way-in").symlink_to(tmp_path / "lib/python/site-packages")
-    allowed = Readable("", "", (f"{tmp_path}/lib",), (f"{tmp_path}/lib/python/site-packages",), {}, (), None)
+    allowed = Readable(
+        "", "", (f"{tmp_path}/lib",), (f"{tmp_path}/lib/python/site-packages",), {}, (), None
+    )
     granted = [path for path in allowed.paths() if path.startswith(str(tmp_path))]
     assert granted == [f"{tmp_path}/lib/libc.so", f"{tmp_path}/lib/python/os.py"]
 
@@ -527,7 +566,12 @@ _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 
 def _filtered(
-    machine: str, number: int, arguments: tuple[int, ...] = (), *, arch: int | None = None, own_pid: int = 4711
+    machine: str,
+    number: int,
+    arguments: tuple[int, ...] = (),
+    *,
+    arch: int | None = None,
+    own_pid: int = 4711,
 ) -> int:
     """What the filter answers to one system call."""
     words = {0: number, 4: _AUDIT_ARCH[machine] if arch is None else arch}
@@ -559,7 +603,8 @@ def _filtered(
                 raise AssertionError(other)
 
 
-# name: (x86-64, aarch64); written down a second time, from the kernel's tables, as what must never be allowed.
+# name: (x86-64, aarch64); written down a second time, from the kernel's tables, as what must never
+# be allowed.
 _NEVER = {
     "socket": (41, 198), "connect": (42, 203), "sendto": (44, 206), "bind": (49, 200), "socketpair": (53, 199),
     "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281), "ptrace": (101, 117),
@@ -624,7 +669,9 @@ def test_filter_allows_what_a_calculation_needs(machine: str) -> None:
     ("x86_64", 56, 62, 234, 257, 302),
     ("aarch64", 220, 129, 131, 56, 261),
 ])  # fmt: skip
-def test_filter_conditions(machine: str, clone: int, kill: int, tgkill: int, openat: int, prlimit: int) -> None:
+def test_filter_conditions(
+    machine: str, clone: int, kill: int, tgkill: int, openat: int, prlimit: int
+) -> None:
     thread = 0x3D0F00  # what the C library's pthread_create asks for
     assert _filtered(machine, clone, (thread,)) == _ALLOW
     for namespace in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
@@ -636,14 +683,21 @@ def test_filter_conditions(machine: str, clone: int, kill: int, tgkill: int, ope
         for other in (0, 1, 4710, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF):
             assert _filtered(machine, call, (other, 9, 9)) == _EPERM
     assert _filtered(machine, openat, (0, 0, 0)) == _ALLOW
-    assert _filtered(machine, openat, (0, 0, 0x241)) == _ALLOW  # O_WRONLY|O_CREAT|O_TRUNC: Landlock's business
+    # O_WRONLY|O_CREAT|O_TRUNC: Landlock's business
+    assert _filtered(machine, openat, (0, 0, 0x241)) == _ALLOW
     assert _filtered(machine, openat, (0, 0, 0x200)) == _EPERM
     assert _filtered(machine, prlimit, (0,)) == _filtered(machine, prlimit, (4711,)) == _ALLOW
     assert _filtered(machine, prlimit, (1,)) == _EPERM
 
 
-@given(st.integers(0, 0xFFFFFFFF), st.tuples(*[st.integers(0, 2**64 - 1)] * 6), st.sampled_from(["x86_64", "aarch64"]))
-def test_filter_always_ends_with_one_of_four_answers(number: int, arguments: tuple[int, ...], machine: str) -> None:
+@given(
+    st.integers(0, 0xFFFFFFFF),
+    st.tuples(*[st.integers(0, 2**64 - 1)] * 6),
+    st.sampled_from(["x86_64", "aarch64"]),
+)
+def test_filter_always_ends_with_one_of_four_answers(
+    number: int, arguments: tuple[int, ...], machine: str
+) -> None:
     assert _filtered(machine, number, arguments) in (_ALLOW, _EPERM, _ENOSYS, _KILL)
     assert _filtered(machine, number, arguments, arch=0x40000003) == _KILL  # a 32-bit call
     assert _filtered(machine, number | 0x40000000, arguments) == _KILL  # x32

@@ -18,7 +18,11 @@ from galahad.solve import log as runlog
 from galahad.solve.log import LOG, TRANSCRIPTS, RunLog
 from taliesin.errors import StoreFull, UsageError
 
-HEADER = {"created": "2026-01-01T00:00:00Z", "suite": {"sha256": "ab", "problems": {"p1": "x"}}, "seed": 7}
+HEADER = {
+    "created": "2026-01-01T00:00:00Z",
+    "suite": {"sha256": "ab", "problems": {"p1": "x"}},
+    "seed": 7,
+}
 
 
 def make(folder: Path, n: int = 3) -> Path:
@@ -67,8 +71,12 @@ def test_resume_goes_on_behind_the_last_record(tmp_path: Path) -> None:
     assert len(runlog.read(folder).attempts) == 3
 
 
-@pytest.mark.parametrize("change", [{"seed": 8}, {"suite": {"sha256": "ab", "problems": {"p1": "y"}}}, {"new": 1}])
-def test_resume_refuses_other_inputs_and_names_them(tmp_path: Path, change: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "change", [{"seed": 8}, {"suite": {"sha256": "ab", "problems": {"p1": "y"}}}, {"new": 1}]
+)
+def test_resume_refuses_other_inputs_and_names_them(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
     folder = make(tmp_path / "run")
     with pytest.raises(RunLogError, match="other inputs") as caught:
         RunLog.resume(folder, {**HEADER, **change})
@@ -88,7 +96,9 @@ def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
 
 @given(cut=st.integers(min_value=1, max_value=400))
 @settings(max_examples=60, deadline=None)
-def test_a_torn_last_record_is_cut_off_and_done_again(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+def test_a_torn_last_record_is_cut_off_and_done_again(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
     folder = make(tmp_path_factory.mktemp("t") / "run")
     data = (folder / LOG).read_bytes()
     last = data[:-1].rindex(b"\n") + 1
@@ -175,7 +185,8 @@ def test_an_edited_transcript_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [None, b"", b"{}\n", b"hello\n", b'{"schema":"galahad.run/9","kind":"run"}\n', b"[1]\n"]
+    "content",
+    [None, b"", b"{}\n", b"hello\n", b'{"schema":"galahad.run/9","kind":"run"}\n', b"[1]\n"],
 )
 def test_what_is_no_run_is_refused(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
@@ -185,7 +196,8 @@ def test_what_is_no_run_is_refused(tmp_path: Path, content: bytes | None) -> Non
 
 
 @pytest.mark.parametrize(
-    "line", [b'{"kind": "attempt", "x": NaN}', b'{"x": 1e999}', b'{"x": ' + b"[" * 900 + b"]" * 900 + b"}"]
+    "line",
+    [b'{"kind": "attempt", "x": NaN}', b'{"x": 1e999}', b'{"x": ' + b"[" * 900 + b"]" * 900 + b"}"],
 )
 def test_json_that_is_never_written_is_damage(tmp_path: Path, line: bytes) -> None:
     folder = make(tmp_path / "run")
@@ -214,7 +226,9 @@ def test_a_log_that_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> 
         runlog.read(tmp_path)
 
 
-def test_a_run_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_may_not_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = make(tmp_path / "run")
 
     def read_only(_path: Path) -> int:
@@ -225,7 +239,9 @@ def test_a_run_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: p
         RunLog.resume(folder, runlog.read(folder).header)
 
 
-def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_log_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = make(tmp_path / "run", 1)
     before = (folder / LOG).read_bytes()
     write = os.write

@@ -1,6 +1,7 @@
 """Solving by two routes: order, budget, confidence, votes.
 
-The engine is scripted. Programs run in the real sandbox where their end is the subject; elsewhere their output is scripted too.
+The engine is scripted. Programs run in the real sandbox where their end is the subject; elsewhere
+their output is scripted too.
 """
 
 from __future__ import annotations
@@ -27,12 +28,16 @@ from taliesin.errors import ContextFull, UsageError
 
 COUNT = "How many integers from 1 to 50 are divisible by 7?"
 FIGURE = "In triangle ABC the angle at A is 90 degrees. Find the area."
-GOOD = "def solve(n=50):\n    return sum(k % 7 == 0 for k in range(1, n + 1))\n\nprint(solve())\n```"
+GOOD = (
+    "def solve(n=50):\n    return sum(k % 7 == 0 for k in range(1, n + 1))\n\nprint(solve())\n```"
+)
 SHA = problems.text_sha256(COUNT)
 
 
 class ScriptedEngine:
-    """Says what it was told to, by pass; obeys the engine's interface and remembers what it was asked."""
+    """Says what it was told to, by pass; obeys the engine's interface and remembers what it was
+    asked.
+    """
 
     def __init__(self, **texts: str | list[str] | type[Exception]) -> None:
         self.texts = texts
@@ -61,14 +66,18 @@ class ScriptedEngine:
         opening: str = "",
         end: str = "",
     ) -> Completion:
-        self.asked.append({"prefix": prefix, "question": question, "max_tokens": max_tokens, "seed": seed})
+        self.asked.append(
+            {"prefix": prefix, "question": question, "max_tokens": max_tokens, "seed": seed}
+        )
         self._on_token()
         said = self.texts[prefix]
         if isinstance(said, list):
             said = said[min(sum(a["prefix"] == prefix for a in self.asked), len(said)) - 1]
         if not isinstance(said, str):
             raise said("too long")
-        return Completion(opening + said, self.finish, 0, 10, min(self.n_out, max_tokens), 0.0, 0.1, 1.0)
+        return Completion(
+            opening + said, self.finish, 0, 10, min(self.n_out, max_tokens), 0.0, 0.1, 1.0
+        )
 
     def watch(self, on_token: Callable[[], None]) -> None:
         self._on_token = on_token
@@ -77,7 +86,9 @@ class ScriptedEngine:
         pass
 
 
-def attempt(engine: ScriptedEngine, text: str = COUNT, settings: Settings = Settings(), k: int = 0) -> solver.Attempt:
+def attempt(
+    engine: ScriptedEngine, text: str = COUNT, settings: Settings = Settings(), k: int = 0
+) -> solver.Attempt:
     return solver.solve(engine, text, problems.text_sha256(text), k, settings)
 
 
@@ -92,7 +103,18 @@ def scripted_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
         printed = next((out for part, out in PRINTED.items() if part in source), "")
         code = 0 if printed or not source else 1
         return sandbox.Execution(
-            "error" if code else "ok", code, None, printed, "", False, False, 0.01, 0.01, 1, "full", ()
+            "error" if code else "ok",
+            code,
+            None,
+            printed,
+            "",
+            False,
+            False,
+            0.01,
+            0.01,
+            1,
+            "full",
+            (),
         )
 
     monkeypatch.setattr(sandbox, "run", execute)
@@ -104,7 +126,11 @@ def test_both_routes_and_the_check_that_agree_make_it_confident() -> None:
     assert (found.answer, found.confidence, found.doubts) == (7, "confident", ())
     assert [a["prefix"] for a in engine.asked] == ["program", "thought", "check"]
     assert [r.cause for r in found.routes] == ["answer", "answer"]
-    assert {r.sandbox_level for r in found.routes if r.route == "program"} <= {"full", "kernel", "weak"}
+    assert {r.sandbox_level for r in found.routes if r.route == "program"} <= {
+        "full",
+        "kernel",
+        "weak",
+    }
 
 
 @pytest.mark.usefixtures("scripted_sandbox")
@@ -112,11 +138,23 @@ def test_both_routes_and_the_check_that_agree_make_it_confident() -> None:
     ("said", "answer", "doubt"),
     [
         ({"thought": "\\boxed{8}", "check": "\\boxed{8}", "program": GOOD}, 7, "routes disagree"),
-        ({"thought": "\\boxed{7}", "check": "\\boxed{6}", "program": GOOD}, 7, "check did not hold"),
+        (
+            {"thought": "\\boxed{7}", "check": "\\boxed{6}", "program": GOOD},
+            7,
+            "check did not hold",
+        ),
         ({"thought": "\\boxed{7}", "check": "hm", "program": GOOD}, 7, "check did not hold"),
-        ({"thought": "\\boxed{7}", "check": "\\boxed{7}", "program": "1/0\n```"}, 7, "no clean program"),
+        (
+            {"thought": "\\boxed{7}", "check": "\\boxed{7}", "program": "1/0\n```"},
+            7,
+            "no clean program",
+        ),
         ({"thought": "no idea", "check": "", "program": GOOD}, 7, "no stated answer"),
-        ({"thought": "\\boxed{1000}", "check": "", "program": "print(-3)\n```"}, None, "no clean program"),
+        (
+            {"thought": "\\boxed{1000}", "check": "", "program": "print(-3)\n```"},
+            None,
+            "no clean program",
+        ),
     ],
 )
 def test_any_doubt_makes_it_uncertain(said: dict[str, str], answer: int | None, doubt: str) -> None:
@@ -145,7 +183,9 @@ def test_the_cause_of_a_program_without_an_answer_is_named(program: str, cause: 
 
 def test_a_program_that_forgets_to_print_is_completed() -> None:
     program = "def solve(n=50):\n    return n // 7\n```"
-    assert attempt(ScriptedEngine(program=program), settings=Settings(routes=("program",))).answer == 7
+    assert (
+        attempt(ScriptedEngine(program=program), settings=Settings(routes=("program",))).answer == 7
+    )
 
 
 def test_arithmetic_in_a_stated_answer_is_computed() -> None:
@@ -163,14 +203,20 @@ def test_a_response_that_was_cut_has_no_answer_and_no_check() -> None:
 
 
 def test_a_check_never_replaces_the_answer() -> None:
-    found = attempt(ScriptedEngine(thought="\\boxed{8}", check="\\boxed{7}"), settings=Settings(routes=("thought",)))
+    found = attempt(
+        ScriptedEngine(thought="\\boxed{8}", check="\\boxed{7}"),
+        settings=Settings(routes=("thought",)),
+    )
     assert (found.answer, found.routes[0].check_answer, found.routes[0].held) == (8, 7, False)
 
 
 def test_the_router_puts_figures_to_thought_first_unless_they_are_counted() -> None:
     assert solver.route_order(COUNT).routes == ("program", "thought")
     assert solver.route_order(FIGURE).routes == ("thought", "program")
-    assert solver.route_order("How many triangles have integer sides?").routes == ("program", "thought")
+    assert solver.route_order("How many triangles have integer sides?").routes == (
+        "program",
+        "thought",
+    )
     assert solver.route_order("Find x.").routes == ("program", "thought")
     assert solver.route_order(FIGURE).figure_words == ("angle", "area", "triangle")
 
@@ -219,7 +265,9 @@ def test_repeats_that_would_be_one_sample_are_refused() -> None:
     assert Settings(attempts=3, temperature=0.7).attempts == 3
 
 
-@pytest.mark.parametrize("wrong", [{"attempts": 0}, {"temperature": 3.0}, {"budget": 1}, {"thought_tokens": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"attempts": 0}, {"temperature": 3.0}, {"budget": 1}, {"thought_tokens": 0}]
+)
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError):
         Settings(**wrong)  # type: ignore[arg-type]
@@ -241,7 +289,9 @@ def test_neither_gold_nor_solution_is_in_what_the_model_is_asked() -> None:
 
 @pytest.mark.usefixtures("scripted_sandbox")
 def test_a_record_holds_no_text_of_the_problem_or_the_model() -> None:
-    found = attempt(ScriptedEngine(thought="secret words \\boxed{7}", check="\\boxed{7}", program=GOOD))
+    found = attempt(
+        ScriptedEngine(thought="secret words \\boxed{7}", check="\\boxed{7}", program=GOOD)
+    )
     record = runlog.canonical(found.as_record()).decode()
     assert "secret words" not in record
     assert "divisible" not in record
@@ -255,15 +305,24 @@ def test_a_record_holds_no_text_of_the_problem_or_the_model() -> None:
 def test_a_tie_is_no_majority_and_no_answer() -> None:
     tied = solver.outcome([(1, "confident"), (2, "uncertain")])
     assert (tied.answer, tied.confidence, tied.vote.outcome) == (None, "uncertain", "no-majority")
-    assert solver.outcome([(1, "uncertain"), (1, "confident"), (2, "uncertain")])[:2] == (1, "confident")
-    assert solver.outcome([(1, "confident"), (1, "confident"), (2, "confident")])[:2] == (1, "uncertain")
+    assert solver.outcome([(1, "uncertain"), (1, "confident"), (2, "uncertain")])[:2] == (
+        1,
+        "confident",
+    )
+    assert solver.outcome([(1, "confident"), (1, "confident"), (2, "confident")])[:2] == (
+        1,
+        "uncertain",
+    )
     assert solver.outcome([(None, "uncertain")]).vote.outcome == "no-votes"
 
 
 @limits(deadline=None)
 @given(
     st.lists(
-        st.tuples(st.one_of(st.none(), st.integers(0, 4)), st.sampled_from(["confident", "uncertain"])), max_size=9
+        st.tuples(
+            st.one_of(st.none(), st.integers(0, 4)), st.sampled_from(["confident", "uncertain"])
+        ),
+        max_size=9,
     )
 )
 def test_maj_at_k_is_the_vote_and_does_not_depend_on_order(
@@ -281,9 +340,15 @@ def test_maj_at_k_is_the_vote_and_does_not_depend_on_order(
     st.one_of(st.none(), st.integers(0, 3)),
     st.sampled_from([None, True, False]),
 )
-def test_confident_means_that_nothing_was_in_doubt(thought: int | None, program: int | None, held: bool | None) -> None:
-    found = solver.decide([RouteRecord("thought", thought, "", held=held), RouteRecord("program", program, "")])
-    assert (found.confidence == "confident") == (thought is not None and thought == program and bool(held))
+def test_confident_means_that_nothing_was_in_doubt(
+    thought: int | None, program: int | None, held: bool | None
+) -> None:
+    found = solver.decide(
+        [RouteRecord("thought", thought, "", held=held), RouteRecord("program", program, "")]
+    )
+    assert (found.confidence == "confident") == (
+        thought is not None and thought == program and bool(held)
+    )
     assert found.answer == (thought if program is None else program)
     assert bool(found.doubts) == (found.confidence == "uncertain")
 
@@ -296,7 +361,9 @@ def suite(n: int = 3) -> problems.Suite:
     return problems.Suite("own", "jsonl", "0" * 64, listed, ())
 
 
-def start(folder: Path, engine: ScriptedEngine, settings: Settings, resume: bool = False, n: int = 3) -> runlog.RunLog:
+def start(
+    folder: Path, engine: ScriptedEngine, settings: Settings, resume: bool = False, n: int = 3
+) -> runlog.RunLog:
     header = run.header(suite(n), suite(n).problems, engine, settings, graft=False)
     return runlog.RunLog.resume(folder, header) if resume else runlog.RunLog.create(folder, header)
 
@@ -311,7 +378,9 @@ def test_a_stopped_run_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
         stop.wanted = progress.done == 4
 
     with start(tmp_path / "run", engine, settings) as log:
-        assert not run.solve_all(log, suite().problems, engine, settings, stop=stop, on_attempt=after)
+        assert not run.solve_all(
+            log, suite().problems, engine, settings, stop=stop, on_attempt=after
+        )
     asked = len(engine.asked)
     assert asked == 4 * 3
     with start(tmp_path / "run", engine, settings, resume=True) as log:
@@ -349,15 +418,22 @@ def test_an_engine_that_fails_loses_nothing_that_finished(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("scripted_sandbox")
 def test_the_summary_counts_what_happened(tmp_path: Path) -> None:
     engine = ScriptedEngine(
-        thought=["\\boxed{7}", "\\boxed{8}", "none"], check="\\boxed{7}", program=[GOOD, "print(9)\n```", "1/0\n```"]
+        thought=["\\boxed{7}", "\\boxed{8}", "none"],
+        check="\\boxed{7}",
+        program=[GOOD, "print(9)\n```", "1/0\n```"],
     )
     with start(tmp_path / "run", engine, Settings()) as log:
         run.solve_all(log, suite().problems, engine, Settings())
     summary = report.summarise(runlog.read(tmp_path / "run"))
     assert (summary.accuracy.k, summary.accuracy.n) == (1, 3)
-    assert summary.accuracy.low == pytest.approx(0.0615, abs=5e-4)  # Wilson for 1 of 3, from a table
+    # Wilson for 1 of 3, from a table
+    assert summary.accuracy.low == pytest.approx(0.0615, abs=5e-4)
     assert summary.accuracy.high == pytest.approx(0.7923, abs=5e-4)
-    assert dict(summary.matrix) == {("confident", "right"): 1, ("uncertain", "wrong"): 1, ("uncertain", "none"): 1}
+    assert dict(summary.matrix) == {
+        ("confident", "right"): 1,
+        ("uncertain", "wrong"): 1,
+        ("uncertain", "none"): 1,
+    }
     assert summary.causes["program", "wrong-answer"] == 1
     assert summary.causes["program", "program-error"] == 1
     assert summary.causes["thought", "no-answer"] == 1
@@ -381,4 +457,6 @@ def test_problems_are_reported_in_the_order_of_their_numbers(tmp_path: Path) -> 
     settings = Settings(routes=("thought",))
     with start(tmp_path / "run", engine, settings, n=12) as log:
         run.solve_all(log, suite(12).problems, engine, settings)
-    assert [r.id for r in report.summarise(runlog.read(tmp_path / "run")).results] == [f"p{i}" for i in range(12)]
+    assert [r.id for r in report.summarise(runlog.read(tmp_path / "run")).results] == [
+        f"p{i}" for i in range(12)
+    ]

@@ -1,4 +1,6 @@
-"""The router gives one block or none, the same in a library of any size, and its cache can be lost or damaged."""
+"""The router gives one block or none, the same in a library of any size, and its cache can be lost
+or damaged.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ ROOT = Path(__file__).parents[3]
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (data_dir() / "router" / name).read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (data_dir() / "router" / name).read_text(encoding="utf-8").splitlines()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +40,9 @@ def own() -> list[Document]:
 
 
 @pytest.mark.parametrize("n_filler", [0, 970])
-def test_held_out_questions_go_to_their_block_and_outside_ones_nowhere(own: list[Document], n_filler: int) -> None:
+def test_held_out_questions_go_to_their_block_and_outside_ones_nowhere(
+    own: list[Document], n_filler: int
+) -> None:
     filler = [Document(f"f{i}", f"f{i}", "", corpus.passage(7, i, 20)) for i in range(n_filler)]
     router = Router([*own, *filler])
     inside = [(q, r["id"]) for r in rows("library.jsonl")[1::2] for q in r["questions"]]
@@ -47,7 +54,9 @@ def test_held_out_questions_go_to_their_block_and_outside_ones_nowhere(own: list
 
 
 def test_the_threshold_in_use_is_the_calibrated_one() -> None:
-    results = json.loads((ROOT / "benchmarks" / "results" / "router_calibration.json").read_text(encoding="utf-8"))
+    results = json.loads(
+        (ROOT / "benchmarks" / "results" / "router_calibration.json").read_text(encoding="utf-8")
+    )
     assert results["threshold_used"] == THRESHOLD
     assert abs(results["threshold_calibrated"] - THRESHOLD) < 0.01
 
@@ -59,7 +68,9 @@ def test_an_empty_library_routes_nowhere() -> None:
 
 
 def test_two_equal_blocks_are_no_choice() -> None:
-    router = Router([Document("a", "a", "", "the brass bell"), Document("b", "b", "", "the brass bell")])
+    router = Router(
+        [Document("a", "a", "", "the brass bell"), Document("b", "b", "", "the brass bell")]
+    )
     route = router.route("brass bell")
     assert route.block is None
     assert "equally" in route.reason
@@ -80,7 +91,9 @@ def test_a_question_without_a_word_routes_nowhere(own: list[Document], query: st
         ("🦀 crabs 🦀 sell for 40 crowns", "what do crabs sell for"),
     ],
 )
-def test_other_scripts_are_routed_by_their_words(own: list[Document], text: str, query: str) -> None:
+def test_other_scripts_are_routed_by_their_words(
+    own: list[Document], text: str, query: str
+) -> None:
     route = Router([*own, Document("x", "x", "", text)]).route(query)
     assert route.block is not None
     assert route.block.block_id == "x"
@@ -96,7 +109,9 @@ def test_terms_are_stable_under_case_and_compatibility_forms(text: str) -> None:
 
 @given(st.text(max_size=100))
 def test_any_question_gets_an_answer(text: str) -> None:
-    router = Router([Document("a", "a", "Title", "some words of a text"), Document("b", "b", "", "")])
+    router = Router(
+        [Document("a", "a", "Title", "some words of a text"), Document("b", "b", "", "")]
+    )
     route = router.route(text)
     assert 0 <= (route.block.coverage if route.block else 0.0) <= 1 + 1e-9
 
@@ -107,7 +122,7 @@ def test_a_threshold_out_of_range_is_refused(threshold: float) -> None:
         Router([]).route("x", threshold=threshold)
 
 
-# -- with a library ----------------------------------------------------------------------------------------------------
+# -- with a library --------------------------------------------------------------------------------
 
 TEXTS = {
     "light": "The light was kept by Marta Quill for forty years. She wrote the log by hand.",
@@ -159,7 +174,9 @@ def test_a_damaged_cache_is_built_again(folder: Path, damage: bytes) -> None:
 
 
 @pytest.mark.native
-def test_a_new_block_is_found_and_the_old_index_goes(folder: Path, model: Path, tmp_path: Path) -> None:
+def test_a_new_block_is_found_and_the_old_index_goes(
+    folder: Path, model: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "library"
     with Engine(str(model), Settings(n_ubatch=64, n_threads=1)) as engine, Library(path) as library:
         engine.save(library, TEXTS["light"], "light")
@@ -173,7 +190,10 @@ def test_a_new_block_is_found_and_the_old_index_goes(folder: Path, model: Path, 
 
 @pytest.mark.native
 def test_a_model_chooses_among_blocks_that_reach_the_threshold(folder: Path, model: Path) -> None:
-    with Engine(str(model), Settings(n_ubatch=64, n_threads=1)) as engine, Library(folder) as library:
+    with (
+        Engine(str(model), Settings(n_ubatch=64, n_threads=1)) as engine,
+        Library(folder) as library,
+    ):
         route = Router.of_library(library).route("Who kept the light?", threshold=0.05)
         with Tiers(engine, library, memory_bytes=1 << 30) as tiers:
             chosen = choose(route, tiers)
@@ -200,9 +220,23 @@ def test_route_prints_one_name_or_exits_three(folder: Path) -> None:
 
 @pytest.mark.native
 def test_ask_answers_several_questions_and_cites_the_blocks(folder: Path, model: Path) -> None:
-    arguments = ["--library", str(folder), "--model", str(model), "--n-predict", "4", "--memory", "1GB", "--json"]
+    arguments = [
+        "--library",
+        str(folder),
+        "--model",
+        str(model),
+        "--n-predict",
+        "4",
+        "--memory",
+        "1GB",
+        "--json",
+    ]
     result = invoke(
-        "ask", "Who kept the light?", "Who kept the light?", "How much does the tower clock's bell weigh?", *arguments
+        "ask",
+        "Who kept the light?",
+        "Who kept the light?",
+        "How much does the tower clock's bell weigh?",
+        *arguments,
     )
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)

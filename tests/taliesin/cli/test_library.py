@@ -122,7 +122,12 @@ def test_list_as_json_has_every_field(run: Run, store: Library) -> None:
     assert result.err == ""
     assert result.json["schema"] == "taliesin.list/1"
     big, small = result.json["blocks"]
-    assert big == {**store.info("big")._asdict(), "pinned": False, "last_used": None, "problem": None}
+    assert big == {
+        **store.info("big")._asdict(),
+        "pinned": False,
+        "last_used": None,
+        "problem": None,
+    }
     assert small["name"] == "small"
     store.mark_used(big["id"])
     assert str(run("list", "--json").json["blocks"][0]["last_used"]).endswith("Z")
@@ -151,7 +156,9 @@ def test_library_option_wins_over_the_environment(run: Run, store: Library, tmp_
 def test_show_prints_promise_recipe_and_certificate(run: Run, store: Library) -> None:
     result = run("show", "big")
     assert result.code == 0
-    assert "one-shot: a graft equals the ordinary run of block and query as one prompt" in result.out
+    assert (
+        "one-shot: a graft equals the ordinary run of block and query as one prompt" in result.out
+    )
     assert "2 logits vectors" in result.out
     assert "n_ubatch" in result.out
     assert "2 of 2" in result.out
@@ -213,7 +220,11 @@ def test_remark_is_no_damage(run: Run, store: Library) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["rm", "big"], ["gc", "--budget", "0"], ["import", str(GOLDEN / "bundle_v1.tar"), "--replace"]],
+    [
+        ["rm", "big"],
+        ["gc", "--budget", "0"],
+        ["import", str(GOLDEN / "bundle_v1.tar"), "--replace"],
+    ],
     ids=lambda arguments: arguments[0],
 )
 def test_nothing_is_destroyed_unasked(run: Run, store: Library, arguments: list[str]) -> None:
@@ -231,7 +242,9 @@ def test_rm_removes_all_or_none(run: Run, store: Library) -> None:
     assert run("list", "--names").out == ""
 
 
-def test_answer_on_a_terminal_decides(run: Run, store: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_on_a_terminal_decides(
+    run: Run, store: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda question, err: False)
     assert run("rm", "big").code == 3
@@ -265,7 +278,15 @@ def test_gc_says_when_pinned_blocks_are_over_the_budget(run: Run, store: Library
 
 @pytest.mark.parametrize(
     ("text", "n_bytes"),
-    [("0", 0), ("12", 12), ("12B", 12), ("1kB", 1000), ("1.5 MB", 1_500_000), ("2GiB", 2 << 30), ("1tb", 10**12)],
+    [
+        ("0", 0),
+        ("12", 12),
+        ("12B", 12),
+        ("1kB", 1000),
+        ("1.5 MB", 1_500_000),
+        ("2GiB", 2 << 30),
+        ("1tb", 10**12),
+    ],
 )
 def test_sizes_are_read_as_written(text: str, n_bytes: int) -> None:
     assert parse_bytes(text) == n_bytes
@@ -287,7 +308,10 @@ def test_export_and_import_carry_blocks(run: Run, store: Library, tmp_path: Path
     result = run("import", str(bundle), "--library", other)
     assert (result.code, result.out) == (0, "")
     assert "big: not checked here: a block of engine None" in result.err
-    assert "first graft" in run("import", str(bundle), "--library", str(tmp_path / "third"), "--no-certify").err
+    assert (
+        "first graft"
+        in run("import", str(bundle), "--library", str(tmp_path / "third"), "--no-certify").err
+    )
     assert run("import", str(bundle), "--rebuild", "--no-certify").code == 2
     assert run("list", "--names", "--library", other).out == "big\nsmall\n"
     again = run("import", str(bundle), "--library", other, "--json").json
@@ -295,7 +319,10 @@ def test_export_and_import_carry_blocks(run: Run, store: Library, tmp_path: Path
 
 
 def test_export_all(run: Run, store: Library, tmp_path: Path) -> None:
-    for wrong in (["export", "-o", str(tmp_path / "x")], ["export", "big", "--all", "-o", str(tmp_path / "x")]):
+    for wrong in (
+        ["export", "-o", str(tmp_path / "x")],
+        ["export", "big", "--all", "-o", str(tmp_path / "x")],
+    ):
         assert run(*wrong).code == 2
     result = run("export", "--all", "-o", str(tmp_path / "x"), "--json")
     assert result.json["names"] == ["big", "small"]
@@ -310,7 +337,10 @@ def test_import_of_something_else_is_exit_20(run: Run, tmp_path: Path) -> None:
     whole = (GOLDEN / "bundle_v1.tar").read_bytes()
     for end in (0, 512, 1024, 2048, len(whole) // 2):
         (tmp_path / "cut.tar").write_bytes(whole[:end])
-        assert run("import", str(tmp_path / "cut.tar"), "--library", str(tmp_path / "never")).code == 20
+        assert (
+            run("import", str(tmp_path / "cut.tar"), "--library", str(tmp_path / "never")).code
+            == 20
+        )
     assert not (tmp_path / "never").exists()
     assert run("import", str(GOLDEN / "bundle_v1.tar")).code == 0
 
@@ -326,7 +356,10 @@ def test_rename(run: Run, store: Library) -> None:
 def test_pin_pins_all_or_none(run: Run, store: Library) -> None:
     assert run("pin", "big", "nothing").code == 10
     assert not store.info("big").pinned
-    assert [block["pinned"] for block in run("pin", "big", "small", "--json").json["blocks"]] == [True, True]
+    assert [block["pinned"] for block in run("pin", "big", "small", "--json").json["blocks"]] == [
+        True,
+        True,
+    ]
 
 
 def test_every_verb_leads_its_help_with_an_example_and_ends_it_with_exit_codes(run: Run) -> None:

@@ -34,9 +34,14 @@ def test_a_group_is_given_by_its_own_options_in_its_place() -> None:
     seen.clear()
     arguments = ["reach", "x", "--server-url", "http://h:1", "--slot-save-path", "slots", "--json"]
     done = CliRunner().invoke(app(), arguments)
-    assert (done.exit_code, seen) == (0, [("x", Reach(None, "http://h:1", Path("slots"), None), True)])
+    assert (done.exit_code, seen) == (
+        0,
+        [("x", Reach(None, "http://h:1", Path("slots"), None), True)],
+    )
     shown = CliRunner().invoke(app(), ["reach", "--help"]).stdout
-    places = [shown.index(option) for option in ("--server-bin", "--server-url", "--server-key", "--json")]
+    places = [
+        shown.index(option) for option in ("--server-bin", "--server-url", "--server-key", "--json")
+    ]
     assert places == sorted(places)
 
 

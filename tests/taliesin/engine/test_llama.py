@@ -113,9 +113,12 @@ def test_a_refused_state_leaves_an_empty_context_that_still_works(context: llama
 
 
 @pytest.mark.parametrize(
-    "settings", [{"n_ubatch": 0}, {"n_threads": 0}, {"type_k": "q9"}, {"type_v": "q8_0", "flash_attn": False}]
+    "settings",
+    [{"n_ubatch": 0}, {"n_threads": 0}, {"type_k": "q9"}, {"type_v": "q8_0", "flash_attn": False}],
 )
-def test_settings_out_of_range_are_refused(settings: dict[str, object], tiny_model: Callable[..., Path]) -> None:
+def test_settings_out_of_range_are_refused(
+    settings: dict[str, object], tiny_model: Callable[..., Path]
+) -> None:
     with pytest.raises(UsageError):
         llama.Context(llama.Model(tiny_model()), llama.Settings(**settings))  # type: ignore[arg-type]
 
@@ -126,7 +129,11 @@ def test_a_grammar_constrains_what_is_sampled(tiny_model: Callable[..., Path]) -
     with Engine(str(tiny_model())) as engine:
         context = engine.context(engine.settings, 200)
         context.decode(engine.model.tokenize("How many? ", special=False), 0)
-        steps = list(engine.continue_from(context, 10, 8, llama.Sampling(grammar="root ::= [0-9] [0-9] [0-9]")))
+        steps = list(
+            engine.continue_from(
+                context, 10, 8, llama.Sampling(grammar="root ::= [0-9] [0-9] [0-9]")
+            )
+        )
     text = "".join(step.text for step in steps)
     assert text.isdigit()
     assert len(text) == 3

@@ -30,7 +30,9 @@ def test_a_frame_is_the_chat_template_cut_at_the_message(model: llama.Model) -> 
 
 
 def test_raw_adds_only_bos(model: llama.Model) -> None:
-    assert prompt.frame(model, raw=True) == prompt.Frame("raw", (model.bos,), (), (), prompt.frame(model).stop)
+    assert prompt.frame(model, raw=True) == prompt.Frame(
+        "raw", (model.bos,), (), (), prompt.frame(model).stop
+    )
 
 
 def test_the_seam_is_the_same_when_grafted_and_when_prefilled(smollm2: Path) -> None:
@@ -49,12 +51,24 @@ def test_special_strings_in_a_document_stay_text(text: str, model: llama.Model) 
     shape = prompt.frame(model)
     (ids,) = prompt.document_parts(model, shape, text, 4096)
     body = ids[len(shape.before) : len(ids) - len(shape.between)]
-    control = {model.tokenize(s, special=True)[0] for s in ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>")}
+    control = {
+        model.tokenize(s, special=True)[0]
+        for s in ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>")
+    }
     assert not control & set(body)
     assert model.text(body) == text
 
 
-HOSTILE = ["😀🇺🇦👩‍👩‍👧", "שלום עולם مرحبا", "a\0b", "\u202e reversed", "x" * 3000, "\r\n\t\v\f", "𝔘𝔫𝔦", "\ufeffbom"]
+HOSTILE = [
+    "😀🇺🇦👩‍👩‍👧",
+    "שלום עולם مرحبا",
+    "a\0b",
+    "\u202e reversed",
+    "x" * 3000,
+    "\r\n\t\v\f",
+    "𝔘𝔫𝔦",
+    "\ufeffbom",
+]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -94,7 +108,9 @@ def test_a_template_that_does_not_show_the_message_once_is_refused(
         prompt.frame(model)
 
 
-def test_a_template_cannot_reach_the_interpreter(model: llama.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_cannot_reach_the_interpreter(
+    model: llama.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     escape = "{{ messages.__class__.__mro__[1].__subclasses__() }}{{ messages[0]['content'] }}"
     monkeypatch.setattr(model, "chat_template", lambda: escape)
     with pytest.raises(ModelError, match="chat template fails"):

@@ -68,11 +68,18 @@ def test_evidence_alone_is_no_mismatch() -> None:
 
 
 def test_a_field_that_only_one_side_knows_is_a_difference() -> None:
-    assert [d.field for d in fingerprint.identity_differences(RECIPE, changed(later_field=1))] == ["later_field"]
+    assert [d.field for d in fingerprint.identity_differences(RECIPE, changed(later_field=1))] == [
+        "later_field"
+    ]
 
 
 def test_variables_that_change_numbers_are_part_of_the_recipe() -> None:
     found = fingerprint.environment(
-        {"LLAMA_ATTN_ROT_DISABLE": "1", "GGML_CUDA_FORCE_MMQ": "1", "LLAMA_LOG_COLORS": "1", "HOME": "x"}
+        {
+            "LLAMA_ATTN_ROT_DISABLE": "1",
+            "GGML_CUDA_FORCE_MMQ": "1",
+            "LLAMA_LOG_COLORS": "1",
+            "HOME": "x",
+        }
     )
     assert found == {"GGML_CUDA_FORCE_MMQ": "1", "LLAMA_ATTN_ROT_DISABLE": "1"}

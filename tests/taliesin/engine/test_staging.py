@@ -1,4 +1,6 @@
-"""Memory for states: lent memory is nobody else's, filler is zero whatever was there before, and locking is tried once."""
+"""Memory for states: lent memory is nobody else's, filler is zero whatever was there before, and
+locking is tried once.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ PAGE = mmap.PAGESIZE
 
 
 class FakeLocks:
-    """`pagelock` without a GPU: which addresses are locked; a lock twice or an unlock of what is not locked is an error."""
+    """`pagelock` without a GPU: which addresses are locked; a lock twice or an unlock of what is
+    not locked is an error.
+    """
 
     def __init__(self, works: bool = True) -> None:
         self.works, self.tried, self.held = works, 0, set[int]()
@@ -117,7 +121,9 @@ def test_no_more_than_the_spare_is_kept_and_what_goes_is_unlocked(locks: FakeLoc
     assert len(locks.held) == 2
 
 
-def test_closing_lets_go_of_the_free_now_and_of_the_lent_when_it_comes_back(locks: FakeLocks) -> None:
+def test_closing_lets_go_of_the_free_now_and_of_the_lent_when_it_comes_back(
+    locks: FakeLocks,
+) -> None:
     staging = Staging()
     kept, free = staging.take(MEGABYTE, []), staging.take(MEGABYTE, [])
     staging.lock(kept)
@@ -131,7 +137,9 @@ def test_closing_lets_go_of_the_free_now_and_of_the_lent_when_it_comes_back(lock
     assert not staging.free_bytes
 
 
-def test_memory_serves_what_is_a_little_smaller_and_not_what_is_much_smaller_or_larger(locks: FakeLocks) -> None:
+def test_memory_serves_what_is_a_little_smaller_and_not_what_is_much_smaller_or_larger(
+    locks: FakeLocks,
+) -> None:
     staging = Staging()
     memory = staging.take(16 * MEGABYTE, [])
     address = pagelock.address(memory)
@@ -170,17 +178,22 @@ def test_filler_is_what_neither_a_literal_nor_a_copy_gives() -> None:
     assert Restore().filler() == []
 
 
-# -- with a model ------------------------------------------------------------------------------------------------------
+# -- with a model ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=[128, 0], ids=["window", "plain"])
-def engine(request: pytest.FixtureRequest, tiny_model: Callable[..., Path], locks: FakeLocks) -> Iterator[Engine]:
+def engine(
+    request: pytest.FixtureRequest, tiny_model: Callable[..., Path], locks: FakeLocks
+) -> Iterator[Engine]:
     """An engine that stages as one on a GPU does."""
-    with Engine(str(tiny_model(window=request.param)), Settings(n_ubatch=128, n_threads=1)) as engine:
+    with Engine(
+        str(tiny_model(window=request.param)), Settings(n_ubatch=128, n_threads=1)
+    ) as engine:
         engine.staging = Staging()
         yield engine
     gc.collect()
-    assert not locks.held  # everything was unlocked before the model went, or when its last user did
+    # everything was unlocked before the model went, or when its last user did
+    assert not locks.held
 
 
 @pytest.fixture
@@ -201,7 +214,9 @@ def states(engine: Engine, library: Library, name: str) -> list[bytes]:
 
 
 @pytest.mark.native
-def test_staged_states_are_the_bytes_of_fresh_ones_in_any_order(engine: Engine, library: Library) -> None:
+def test_staged_states_are_the_bytes_of_fresh_ones_in_any_order(
+    engine: Engine, library: Library
+) -> None:
     """Layouts of different length share memory: what the one wrote is filler of the other."""
     lengths = (300, 290, 700, 310, 300, 40, 700, 1000)
     for n in set(lengths):
@@ -215,7 +230,9 @@ def test_staged_states_are_the_bytes_of_fresh_ones_in_any_order(engine: Engine, 
 
 
 @pytest.mark.native
-def test_a_graft_is_put_back_from_its_own_memory_after_others_were_staged(engine: Engine, library: Library) -> None:
+def test_a_graft_is_put_back_from_its_own_memory_after_others_were_staged(
+    engine: Engine, library: Library
+) -> None:
     query = [5, 6, 7]
     for n in (300, 310, 320):
         engine.save_tokens(library, ids(n, n), f"n{n}", align="whole")
@@ -241,12 +258,16 @@ def test_the_memory_tier_holds_locked_memory_and_gives_it_back_when_it_is_evicte
         context.decode(ids(300, 0), 0, logits=False)
         expected = [certificate.digest(v) for v in llama.greedy(context, [5, 6], 300, 5)]
     with library.open("b0") as block:
-        size = engine.prepare(engine.context(engine.settings, 400), block, verify=False).memory.nbytes
+        size = engine.prepare(
+            engine.context(engine.settings, 400), block, verify=False
+        ).memory.nbytes
     with Tiers(engine, library, memory_bytes=2 * size) as tiers:
         for turn in range(12):
             hit = tiers.graft(f"b{turn % 4}")
             if not turn % 4:
-                got = [certificate.digest(v) for v in llama.greedy(hit.grafted.context, [5, 6], 300, 5)]
+                got = [
+                    certificate.digest(v) for v in llama.greedy(hit.grafted.context, [5, 6], 300, 5)
+                ]
                 assert got == expected
         assert tiers.evicted["memory"] == 10
         assert len(locks.held) >= 2
@@ -256,7 +277,9 @@ def test_the_memory_tier_holds_locked_memory_and_gives_it_back_when_it_is_evicte
 
 
 @pytest.mark.native
-def test_a_graft_from_memory_opens_no_file(engine: Engine, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graft_from_memory_opens_no_file(
+    engine: Engine, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     block_id = engine.save_tokens(library, ids(300, 1), "block", align="whole").info.id
     with Tiers(engine, library, memory_bytes=1 << 30) as tiers:
         tiers.graft(block_id)

@@ -29,7 +29,9 @@ def ids(n: int, seed: int) -> list[int]:
 
 @pytest.fixture(params=[128, 0], ids=["window", "plain"])
 def engine(request: pytest.FixtureRequest, tiny_model: Callable[..., Path]) -> Iterator[Engine]:
-    with Engine(str(tiny_model(window=request.param)), Settings(n_ubatch=128, n_threads=1)) as engine:
+    with Engine(
+        str(tiny_model(window=request.param)), Settings(n_ubatch=128, n_threads=1)
+    ) as engine:
         yield engine
 
 
@@ -61,8 +63,12 @@ def asked(grafted: object, query: list[int]) -> list[str]:
     return digests
 
 
-def compare_tiers(engine: Engine, library: Library, tokens: list[int], queries: list[list[int]]) -> None:
-    """Every tier, twice for each query, against a fresh run; the shared context holds another block in between."""
+def compare_tiers(
+    engine: Engine, library: Library, tokens: list[int], queries: list[list[int]]
+) -> None:
+    """Every tier, twice for each query, against a fresh run; the shared context holds another block
+    in between.
+    """
     block = engine.save_tokens(library, tokens, "block", align="whole").info.id
     engine.save_tokens(library, tokens[:90][::-1], "other", align="whole")
     expected = [fresh(engine, tokens, query) for query in queries]
@@ -111,8 +117,12 @@ def test_a_question_that_cannot_be_taken_away_in_place_costs_a_lower_tier_and_no
             assert asked(hit.grafted, ids(7, 3)) == fresh(engine, tokens, ids(7, 3))
 
 
-def test_the_rule_of_rolling_back_is_not_wider_than_exactness(tiny_model: Callable[..., Path]) -> None:
-    """Where the rule says no, bits do differ for some question: it is needed, and it says yes nowhere that breaks."""
+def test_the_rule_of_rolling_back_is_not_wider_than_exactness(
+    tiny_model: Callable[..., Path],
+) -> None:
+    """Where the rule says no, bits do differ for some question: it is needed, and it says yes
+    nowhere that breaks.
+    """
     with llama.Model(tiny_model()) as model:
         settings = Settings(n_ctx=1536, n_ubatch=128, n_threads=1)
         refused_and_different = 0
@@ -120,7 +130,9 @@ def test_the_rule_of_rolling_back_is_not_wider_than_exactness(tiny_model: Callab
             tokens, query = ids(n_tokens, 1), ids(9, 5)
             with llama.Context(model, settings) as reference:
                 reference.decode(tokens, 0, logits=False)
-                expected = [certificate.digest(v) for v in llama.greedy(reference, query, n_tokens, 6)]
+                expected = [
+                    certificate.digest(v) for v in llama.greedy(reference, query, n_tokens, 6)
+                ]
             for added in (1, 100, 128, 129):
                 with llama.Context(model, settings) as context:
                     context.decode(tokens, 0, logits=False)
@@ -148,7 +160,11 @@ def test_the_least_recently_used_resident_goes_first_and_its_context_is_used_aga
         contexts = [hit.grafted.context for hit in kept.values()]
         third = tiers.graft("c")  # b has to go
         assert any(third.grafted.context is context for context in contexts)
-        assert [tiers.near(hit.block_id) for hit in (kept["a"], kept["b"], third)] == ["resident", "disk", "resident"]
+        assert [tiers.near(hit.block_id) for hit in (kept["a"], kept["b"], third)] == [
+            "resident",
+            "disk",
+            "resident",
+        ]
         assert tiers.used_bytes("resident") <= tiers.resident_bytes
         assert tiers.evicted["resident"] == 1
         assert tiers.hits == {"disk": 3, "resident": 1}
@@ -174,7 +190,9 @@ def test_the_memory_tier_keeps_to_its_budget(engine: Engine, library: Library) -
         assert tiers.used_bytes("memory") == 0
 
 
-def test_a_resident_budget_below_one_context_means_no_resident(engine: Engine, library: Library) -> None:
+def test_a_resident_budget_below_one_context_means_no_resident(
+    engine: Engine, library: Library
+) -> None:
     engine.save_tokens(library, ids(60, 1), "block", align="whole")
     with Tiers(engine, library, resident_bytes=1) as tiers:
         assert [tiers.graft("block").tier for _ in range(2)] == ["disk", "disk"]
@@ -198,7 +216,9 @@ def test_an_unknown_block_leaves_what_is_near(engine: Engine, library: Library) 
         assert tiers.graft("block").tier == "resident"
 
 
-def test_blocks_of_different_length_in_any_order_stay_exact(engine: Engine, library: Library) -> None:
+def test_blocks_of_different_length_in_any_order_stay_exact(
+    engine: Engine, library: Library
+) -> None:
     lengths = (20, 700, 130, 512, 40, 300)
     for n in lengths:
         engine.save_tokens(library, ids(n, n), f"n{n}", align="whole")

@@ -26,13 +26,22 @@ def test_a_markdown_cell_cannot_end_its_cell() -> None:
 
 
 def test_json_has_no_nan_and_no_numpy() -> None:
-    line = console.json_line({"x": float("nan"), "y": [float("inf"), np.float32(1.5)], "z": np.int64(3)})
+    line = console.json_line(
+        {"x": float("nan"), "y": [float("inf"), np.float32(1.5)], "z": np.int64(3)}
+    )
     assert json.loads(line) == {"x": None, "y": [None, 1.5], "z": 3}
     assert "\n" not in line
 
 
 @pytest.mark.parametrize(
-    ("n", "shown"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (14_200_000, "14.2 MB"), (5 * 10**12, "5000.0 GB")]
+    ("n", "shown"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (14_200_000, "14.2 MB"),
+        (5 * 10**12, "5000.0 GB"),
+    ],
 )
 def test_sizes_are_decimal(n: int, shown: str) -> None:
     assert console.human_bytes(n) == shown
@@ -40,7 +49,9 @@ def test_sizes_are_decimal(n: int, shown: str) -> None:
 
 def _listing(tmp_path: Path, redirect: str) -> subprocess.CompletedProcess[str]:
     command = f"{shlex.quote(sys.executable)} -m taliesin model list {redirect}"
-    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=tmp_path)
+    return subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
@@ -61,6 +72,8 @@ def test_a_reader_that_goes_away_is_no_failure(tmp_path: Path, unbuffered: str) 
     os.close(reading)
     command = [sys.executable, "-m", "taliesin", "model", "list"]
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False, cwd=tmp_path, env=environment)
+    done = subprocess.run(
+        command, stdout=writing, stderr=subprocess.PIPE, check=False, cwd=tmp_path, env=environment
+    )
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -74,7 +74,9 @@ def test_whether_an_output_can_be_written_is_known_before(tmp_path: Path) -> Non
         durable.require_output(path / "result")
 
 
-def test_a_full_disk_leaves_the_old_file_and_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_file_and_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_fd: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -106,7 +108,11 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.symlink_to(target)
     durable.write(path, b"new")
-    assert (path.is_symlink(), path.read_bytes(), target.read_bytes()) == (False, b"new", b"untouched")
+    assert (path.is_symlink(), path.read_bytes(), target.read_bytes()) == (
+        False,
+        b"new",
+        b"untouched",
+    )
 
 
 def test_a_missing_folder_is_the_users_mistake(tmp_path: Path) -> None:
@@ -115,7 +121,9 @@ def test_a_missing_folder_is_the_users_mistake(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", [".", "/", ".."])
-def test_a_folder_is_no_output(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_no_output(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreFull):
         durable.write_output(Path(folder), "text")

@@ -1,4 +1,6 @@
-"""The benchmark compares what it times: inexact rows are marked and not counted; break-even and advice follow from the rows."""
+"""The benchmark compares what it times: inexact rows are marked and not counted; break-even and
+advice follow from the rows.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def report(*rows: Row) -> Report:
 
 
 def test_break_even_is_interpolated_between_the_lengths_around_it() -> None:
-    measured = report(row(10, "fresh", 1.0), row(10, "memory", 3.0), row(20, "fresh", 5.0), row(20, "memory", 3.0))
+    measured = report(
+        row(10, "fresh", 1.0), row(10, "memory", 3.0), row(20, "fresh", 5.0), row(20, "memory", 3.0)
+    )
     assert measured.break_even("memory") == 15
 
 
@@ -87,7 +91,9 @@ def test_every_mode_is_timed_and_exact(engine: Engine) -> None:
 
 
 @pytest.mark.native
-def test_a_graft_that_computes_something_else_is_marked(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graft_that_computes_something_else_is_marked(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     genuine = certificate.digest
     seen = {"vectors": 0}
 
@@ -100,7 +106,8 @@ def test_a_graft_that_computes_something_else_is_marked(engine: Engine, monkeypa
     with engine:
         runner = Bench(engine, repeats=2, warm_up=0, check_steps=3, modes=("memory",))
         monkeypatch.setattr(bench.certificate, "digest", tampered)
-        monkeypatch.setattr("taliesin.engine.certificate.take", lambda *_: None)  # saving hashes vectors as well
+        # saving hashes vectors as well
+        monkeypatch.setattr("taliesin.engine.certificate.take", lambda *_: None)
         measured = runner.run([20])
     found = measured.row(20, "memory")
     assert not found.exact
@@ -114,10 +121,24 @@ def test_lengths_beyond_the_model_are_refused(engine: Engine) -> None:
 
 
 @pytest.mark.native
-def test_bench_writes_its_raw_data_a_page_and_a_plot(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+def test_bench_writes_its_raw_data_a_page_and_a_plot(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
     out = tmp_path / "results" / "tiny"
-    arguments = ["bench", "--model", str(tiny_model()), "--threads", "1", "--ubatch", "128", "--lengths", "40"]
-    result = CliRunner().invoke(app, [*arguments, "--small", "", "--repeats", "1", "--out", str(out), "--json"])
+    arguments = [
+        "bench",
+        "--model",
+        str(tiny_model()),
+        "--threads",
+        "1",
+        "--ubatch",
+        "128",
+        "--lengths",
+        "40",
+    ]
+    result = CliRunner().invoke(
+        app, [*arguments, "--small", "", "--repeats", "1", "--out", str(out), "--json"]
+    )
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
     assert printed["schema"] == "taliesin.bench/1"
@@ -134,11 +155,24 @@ def test_where_results_cannot_be_written_nothing_is_measured(tmp_path: Path, ver
 
 
 @pytest.mark.native
-def test_the_exit_code_says_what_the_measurement_says(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    """Which of the two is faster for six tokens is the machine's business; that both answers agree is ours."""
+def test_the_exit_code_says_what_the_measurement_says(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Which of the two is faster for six tokens is the machine's business; that both answers agree
+    is ours.
+    """
     text = tmp_path / "text"
     text.write_text("hello")
-    arguments = ["advise", str(text), "--raw", "--model", str(tiny_model()), "--threads", "1", "--json"]
+    arguments = [
+        "advise",
+        str(text),
+        "--raw",
+        "--model",
+        str(tiny_model()),
+        "--threads",
+        "1",
+        "--json",
+    ]
     result = CliRunner().invoke(app, arguments)
     advice = json.loads(result.stdout)
     assert result.exit_code == (0 if advice["pays"] else 3), result.output

@@ -1,4 +1,6 @@
-"""`taliesin doctor`: each lack is named with the command that mends it, and only what the default job needs decides."""
+"""`taliesin doctor`: each lack is named with the command that mends it, and only what the default
+job needs decides.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,18 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("TALIESIN_CATALOGUE", "TALIESIN_MODELS", "TALIESIN_LLAMA_SERVER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TALIESIN_CACHE", str(tmp_path / "cache"))
-    small = replace(models.entry(models.DEFAULT), n_bytes=len(PAYLOAD), sha256=hashlib.sha256(PAYLOAD).hexdigest())
+    small = replace(
+        models.entry(models.DEFAULT),
+        n_bytes=len(PAYLOAD),
+        sha256=hashlib.sha256(PAYLOAD).hexdigest(),
+    )
     monkeypatch.setattr(catalogue, "catalogue", lambda: [small])
-    info = {"llama_cpp_python": "0.3.36", "instruction_set": "AVX2=1 FMA=1", "libraries": {}, "supports_gpu": False}
+    info = {
+        "llama_cpp_python": "0.3.36",
+        "instruction_set": "AVX2=1 FMA=1",
+        "libraries": {},
+        "supports_gpu": False,
+    }
     monkeypatch.setattr(llama, "build_info", lambda: info)
     monkeypatch.setattr(doctor, "available_memory", lambda: 8 << 30)
     monkeypatch.setattr(doctor, "_version", lambda _package: "0.3.36")
@@ -61,7 +72,9 @@ def server(machine: Path, script: str, version: str = "0.3.36") -> Path:
     return path
 
 
-def test_a_machine_with_the_default_model_can_run_the_default_job(machine: Path, findings: Findings) -> None:
+def test_a_machine_with_the_default_model_can_run_the_default_job(
+    machine: Path, findings: Findings
+) -> None:
     found = findings()
     assert doctor.able(list(found.values()))
     assert "not checked" in found[models.DEFAULT].found
@@ -97,7 +110,9 @@ def test_a_model_with_other_bytes_is_wrong_when_hashed_and_when_remembered(
     assert findings()[models.DEFAULT].state == "wrong"
 
 
-def test_a_model_that_is_not_the_default_is_not_needed(findings: Findings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_not_the_default_is_not_needed(
+    findings: Findings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entries = catalogue.catalogue()
     other = replace(entries[0], name="other", file="other.gguf")
     monkeypatch.setattr(catalogue, "catalogue", lambda: [*entries, other])
@@ -121,7 +136,9 @@ def test_another_or_no_engine_is_named(
     assert not doctor.able(list(found.values()))
 
 
-def test_a_native_build_is_told_and_does_not_stop_the_job(findings: Findings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_native_build_is_told_and_does_not_stop_the_job(
+    findings: Findings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     info = {**llama.build_info(), "instruction_set": "AVX2=1 AVX512=1 AMX_INT8=1"}
     monkeypatch.setattr(llama, "build_info", lambda: info)
     found = findings()
@@ -154,7 +171,9 @@ def test_a_folder_that_is_a_file_is_named(findings: Findings, machine: Path) -> 
     assert findings()["library"].state == "wrong"
 
 
-def test_a_server_that_was_built_is_found_and_started_for_its_version(findings: Findings, machine: Path) -> None:
+def test_a_server_that_was_built_is_found_and_started_for_its_version(
+    findings: Findings, machine: Path
+) -> None:
     path = server(machine, "echo 'version: 1 (abc)' >&2")
     found = findings()["llama-server"]
     assert found.state == "ok"
@@ -162,7 +181,9 @@ def test_a_server_that_was_built_is_found_and_started_for_its_version(findings: 
     assert "version: 1 (abc)" in found.found
 
 
-def test_a_server_that_does_not_start_is_wrong_and_not_needed(findings: Findings, machine: Path) -> None:
+def test_a_server_that_does_not_start_is_wrong_and_not_needed(
+    findings: Findings, machine: Path
+) -> None:
     server(machine, "exit 1")
     found = findings()
     assert found["llama-server"].state == "wrong"
@@ -180,7 +201,9 @@ def test_a_server_of_another_version_is_not_taken(
     assert doctor.able(list(found.values()))
 
 
-def test_a_named_server_comes_first(findings: Findings, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_server_comes_first(
+    findings: Findings, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server(machine, "true")
     monkeypatch.setenv("TALIESIN_LLAMA_SERVER", str(machine / "own"))
     assert doctor.find_server() == (machine / "own", "TALIESIN_LLAMA_SERVER")
@@ -208,4 +231,8 @@ def test_the_command_exits_0_or_3_and_names_every_mend(machine: Path) -> None:
     document = json.loads(run(cli.app, [*argv, "--json"]).stdout)
     assert document["schema"] == "taliesin.doctor/1"
     assert document["ok"] is False
-    assert all(finding["mend"] for finding in document["findings"] if finding["state"] not in ("ok", "unknown"))
+    assert all(
+        finding["mend"]
+        for finding in document["findings"]
+        if finding["state"] not in ("ok", "unknown")
+    )

@@ -53,7 +53,9 @@ def test_every_number_lies_in_its_block_and_at_its_depth(engine: Engine, tmp_pat
             for found in hunt.needles:
                 assert (found.sentence in text) == (found.block == block)
                 if found.block == block:
-                    offset = len(engine.model.tokenize(text[: text.index(found.sentence)], special=False))
+                    offset = len(
+                        engine.model.tokenize(text[: text.index(found.sentence)], special=False)
+                    )
                     assert abs(offset - (found.depth - 800 * block)) < 200
 
 
@@ -86,17 +88,42 @@ def test_each_question_is_routed_to_the_block_of_its_number(engine: Engine, tmp_
 
 
 @pytest.mark.native
-def test_blocks_longer_than_the_context_are_refused_with_a_number_that_fits(engine: Engine, tmp_path: Path) -> None:
-    with Library(tmp_path / "library") as library, pytest.raises(UsageError, match="do not fit") as caught:
+def test_blocks_longer_than_the_context_are_refused_with_a_number_that_fits(
+    engine: Engine, tmp_path: Path
+) -> None:
+    with (
+        Library(tmp_path / "library") as library,
+        pytest.raises(UsageError, match="do not fit") as caught,
+    ):
         Hunt(engine, library, n_tokens=100_000, n_blocks=2)
     assert caught.value.hint is not None
     assert "--blocks 13" in caught.value.hint
 
 
 @pytest.mark.native
-def test_a_number_that_is_not_read_right_exits_three(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    arguments = ["needle", "--model", str(tiny_model()), "--tokens", "600", "--blocks", "2", "--depths", "2"]
-    options = ["--threads", "1", "--ubatch", "128", "--library", str(tmp_path / "library"), "--json"]
+def test_a_number_that_is_not_read_right_exits_three(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    arguments = [
+        "needle",
+        "--model",
+        str(tiny_model()),
+        "--tokens",
+        "600",
+        "--blocks",
+        "2",
+        "--depths",
+        "2",
+    ]
+    options = [
+        "--threads",
+        "1",
+        "--ubatch",
+        "128",
+        "--library",
+        str(tmp_path / "library"),
+        "--json",
+    ]
     result = CliRunner().invoke(app, [*arguments, *options, "--out", str(tmp_path / "needle")])
     assert result.exit_code == 3, result.output  # random weights cannot read
     document = json.loads(result.stdout)

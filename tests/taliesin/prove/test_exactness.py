@@ -1,7 +1,9 @@
-"""The promise itself, on models that run: a graft computes what a fresh prefill computes, every bit of every vector.
+"""The promise itself, on models that run: a graft computes what a fresh prefill computes, every bit
+of every vector.
 
-Each comparison decodes a decoy before the graft, so a graft that does nothing fails, and takes several steps, because a mis-placed
-window was seen to give equal first logits. Lengths stand around the window (512 and 128), the ring (1024 and 768) and the ubatch.
+Each comparison decodes a decoy before the graft, so a graft that does nothing fails, and takes
+several steps, because a mis-placed window was seen to give equal first logits. Lengths stand around
+the window (512 and 128), the ring (1024 and 768) and the ubatch.
 """
 
 from __future__ import annotations
@@ -40,8 +42,12 @@ def digests(context: llama.Context, query: list[int], position: int, steps: int 
     return [certificate.digest(v) for v in llama.greedy(context, query, position, steps)]
 
 
-def fresh(engine: Engine, settings: Settings, tokens: list[int], query: list[int], one_shot: bool = False) -> list[str]:
-    with llama.Context(engine.model, replace(settings, n_ctx=len(tokens) + len(query) + 20)) as context:
+def fresh(
+    engine: Engine, settings: Settings, tokens: list[int], query: list[int], one_shot: bool = False
+) -> list[str]:
+    with llama.Context(
+        engine.model, replace(settings, n_ctx=len(tokens) + len(query) + 20)
+    ) as context:
         if one_shot:
             return digests(context, [*tokens, *query], 0)
         context.decode(tokens, 0, logits=False)
@@ -52,26 +58,34 @@ def grafted(engine: Engine, block: BlockFile, query: list[int], decoy_seed: int 
     n = len(block.header.tokens)
     engine.drop_context()
     settings = replace(engine.settings, n_ctx=n + len(query) + 20)
-    engine.context(settings, n + len(query) + 20).decode(tokens_for(engine.model, 150, decoy_seed), 0)
+    engine.context(settings, n + len(query) + 20).decode(
+        tokens_for(engine.model, 150, decoy_seed), 0
+    )
     put_back = engine.graft(block, n_extra=len(query) + 20)
     return digests(put_back.context, query, n)
 
 
 WRAPPED = 828
-"""A length whose window wraps around the tiny model's ring of 768 cells: there a packed restore sums in another order for certain."""
+"""A length whose window wraps around the tiny model's ring of 768 cells: there a packed restore
+sums in another order for certain.
+"""
 
 TINY = [64, 127, 128, 129, 300, 512, 640, 767, 768, 769, 1024, 1500, 1536, 2500]
 
 
 @pytest.mark.parametrize("n", TINY)
-def test_window_layers_are_exact_at_every_length(n: int, tiny_model: Callable[..., Path], library: Library) -> None:
+def test_window_layers_are_exact_at_every_length(
+    n: int, tiny_model: Callable[..., Path], library: Library
+) -> None:
     with Engine(str(tiny_model())) as engine:
         tokens = tokens_for(engine.model, n)
         engine.save_tokens(library, tokens, "block", align="whole")
         with library.open("block") as block:
             for length in QUERIES:
                 query = tokens_for(engine.model, length, seed=length)
-                assert grafted(engine, block, query) == fresh(engine, engine.settings, tokens, query)
+                assert grafted(engine, block, query) == fresh(
+                    engine, engine.settings, tokens, query
+                )
 
 
 @pytest.mark.parametrize("n", [64, 777, 1500, 2048])
@@ -82,7 +96,9 @@ def test_gemma_4_shapes_are_exact(n: int, gemma4: Path, library: Library) -> Non
         with library.open("block") as block:
             for length in QUERIES:
                 query = tokens_for(engine.model, length, seed=length)
-                assert grafted(engine, block, query) == fresh(engine, engine.settings, tokens, query)
+                assert grafted(engine, block, query) == fresh(
+                    engine, engine.settings, tokens, query
+                )
 
 
 @pytest.mark.parametrize("n_ubatch", [64, 128, 256])
@@ -100,7 +116,9 @@ def test_other_ubatches_and_cache_types_are_exact(
                 assert grafted(engine, block, query) == fresh(engine, settings, tokens, query)
 
 
-def test_an_aligned_block_equals_the_one_shot_prompt(tiny_model: Callable[..., Path], library: Library) -> None:
+def test_an_aligned_block_equals_the_one_shot_prompt(
+    tiny_model: Callable[..., Path], library: Library
+) -> None:
     with Engine(str(tiny_model())) as engine:
         tokens = tokens_for(engine.model, 2100)
         saved = engine.save_tokens(library, tokens, "block")
@@ -108,7 +126,10 @@ def test_an_aligned_block_equals_the_one_shot_prompt(tiny_model: Callable[..., P
         assert (len(saved.header.tokens), len(saved.header.tail)) == (2048, 52)
         with library.open("block") as block:
             for length in QUERIES:
-                query = [*block.header.tail.tolist(), *tokens_for(engine.model, length, seed=length)]
+                query = [
+                    *block.header.tail.tolist(),
+                    *tokens_for(engine.model, length, seed=length),
+                ]
                 assert grafted(engine, block, query) == fresh(
                     engine, engine.settings, tokens[:2048], query, one_shot=True
                 )
@@ -131,7 +152,9 @@ def test_without_flash_attention_plain_layers_are_exact_and_window_layers_are_re
             assert grafted(engine, block, query) == fresh(engine, settings, tokens, query)
 
 
-def test_a_full_size_window_cache_is_refused(tiny_model: Callable[..., Path], library: Library) -> None:
+def test_a_full_size_window_cache_is_refused(
+    tiny_model: Callable[..., Path], library: Library
+) -> None:
     with (
         Engine(str(tiny_model()), settings=Settings(swa_full=True)) as engine,
         pytest.raises(UnsupportedModel, match="swa_full"),
@@ -170,11 +193,15 @@ def test_smollm2_is_exact_at_every_length(n: int, smollm2: Path, library: Librar
     _exact_on_real_weights(smollm2, n, library)
 
 
-# -- what must not pass --------------------------------------------------------------------------------------------------
+# -- what must not pass ----------------------------------------------------------------------------
 
 
-def test_a_plain_restore_of_window_layers_is_not_exact(tiny_model: Callable[..., Path], library: Library) -> None:
-    """The reason for ring placement: if this ever passes, the comparison has gone blind (or llama.cpp has changed)."""
+def test_a_plain_restore_of_window_layers_is_not_exact(
+    tiny_model: Callable[..., Path], library: Library
+) -> None:
+    """The reason for ring placement: if this ever passes, the comparison has gone blind (or
+    llama.cpp has changed).
+    """
     with Engine(str(tiny_model())) as engine:
         tokens = tokens_for(engine.model, WRAPPED)
         engine.save_tokens(library, tokens, "block", align="whole")
@@ -198,7 +225,8 @@ def test_the_certificate_fails_on_a_wrong_graft_and_holds_on_a_right_one(
             proof = block.header.certificate
             assert proof is not None
             context = engine.context(engine.settings, 1024)
-            context.restore(memoryview(bytearray(block.read_at(0, block.payload_bytes))))  # packed, not placed
+            # packed, not placed
+            context.restore(memoryview(bytearray(block.read_at(0, block.payload_bytes))))
             with pytest.raises(CertificateMismatch, match="does not compute"):
                 certificate.require(context, proof, WRAPPED, "block")
 
@@ -226,7 +254,9 @@ def test_every_flipped_byte_is_refused_and_the_next_graft_is_exact(
             assert grafted(engine, block, query) == expected
 
 
-def test_a_payload_of_zeros_is_refused_before_the_engine(tiny_model: Callable[..., Path], library: Library) -> None:
+def test_a_payload_of_zeros_is_refused_before_the_engine(
+    tiny_model: Callable[..., Path], library: Library
+) -> None:
     with Engine(str(tiny_model())) as engine:
         engine.save_tokens(library, tokens_for(engine.model, 200), "block")
         with library.open("block") as block:
@@ -253,7 +283,9 @@ def test_another_thread_count_or_ubatch_is_refused_or_labelled(
             assert next(iter(overrides)) in put_back.label
 
 
-def test_another_model_of_the_same_shape_is_refused(tiny_model: Callable[..., Path], library: Library) -> None:
+def test_another_model_of_the_same_shape_is_refused(
+    tiny_model: Callable[..., Path], library: Library
+) -> None:
     with Engine(str(tiny_model(seed=1))) as engine:
         engine.save_tokens(library, tokens_for(engine.model, 200), "block")
     with Engine(str(tiny_model(seed=2))) as engine, library.open("block") as block:
@@ -268,14 +300,19 @@ def test_an_environment_switch_is_named_in_the_refusal(
     with Engine(str(tiny_model())) as engine:
         engine.save_tokens(library, tokens_for(engine.model, 200), "block")
         monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", "1")
-        with library.open("block") as block, pytest.raises(RecipeMismatch, match="LLAMA_ATTN_ROT_DISABLE"):
+        with (
+            library.open("block") as block,
+            pytest.raises(RecipeMismatch, match="LLAMA_ATTN_ROT_DISABLE"),
+        ):
             engine.graft(block)
 
 
-# -- after a graft -------------------------------------------------------------------------------------------------------
+# -- after a graft ---------------------------------------------------------------------------------
 
 
-def test_positions_after_a_graft_end_at_the_last_token(tiny_model: Callable[..., Path], library: Library) -> None:
+def test_positions_after_a_graft_end_at_the_last_token(
+    tiny_model: Callable[..., Path], library: Library
+) -> None:
     with Engine(str(tiny_model())) as engine:
         engine.save_tokens(library, tokens_for(engine.model, 1000), "block", align="whole")
         with library.open("block") as block:
@@ -284,7 +321,9 @@ def test_positions_after_a_graft_end_at_the_last_token(tiny_model: Callable[...,
             graft.require_cell_order(put_back.context, 1000)
 
 
-def test_the_same_question_twice_has_the_same_answer(tiny_model: Callable[..., Path], library: Library) -> None:
+def test_the_same_question_twice_has_the_same_answer(
+    tiny_model: Callable[..., Path], library: Library
+) -> None:
     with Engine(str(tiny_model())) as engine:
         engine.save(library, "The lamp burns at night. " * 30, "block")
         with library.open("block") as block:
@@ -293,7 +332,9 @@ def test_the_same_question_twice_has_the_same_answer(tiny_model: Callable[..., P
             assert answers[0] == answers[1] == answers[2]
 
 
-def test_blocks_of_different_lengths_in_any_order(tiny_model: Callable[..., Path], library: Library) -> None:
+def test_blocks_of_different_lengths_in_any_order(
+    tiny_model: Callable[..., Path], library: Library
+) -> None:
     with Engine(str(tiny_model())) as engine:
         expected = {}
         query = tokens_for(engine.model, 7, seed=7)

@@ -1,4 +1,6 @@
-"""The nightly rebuild: what holds is proved, what does not is computed anew, and a kill at any step loses nothing."""
+"""The nightly rebuild: what holds is proved, what does not is computed anew, and a kill at any step
+loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def model(tiny_model: Callable[..., Path]) -> Path:
     return tiny_model()
 
 
-def save(library: Library, model: Path, names: tuple[str, ...] = ("short", "ring"), **settings: Any) -> None:
+def save(
+    library: Library, model: Path, names: tuple[str, ...] = ("short", "ring"), **settings: Any
+) -> None:
     with Engine(str(model), settings=replace(SETTINGS, **settings)) as engine:
         for name in names:
             engine.save(library, f"{name}: " + TEXT * LENGTHS[name], name)
@@ -81,7 +85,9 @@ def test_blocks_of_this_engine_are_verified_and_not_touched(library: Library, mo
     assert [(line.name, line.id) for line in library.list()] == before
 
 
-def test_after_an_engine_upgrade_blocks_are_computed_anew_from_their_ids(library: Library, model: Path) -> None:
+def test_after_an_engine_upgrade_blocks_are_computed_anew_from_their_ids(
+    library: Library, model: Path
+) -> None:
     from_old_engine(library, model)
     with library.open("ring") as block:
         old, old_id = block.header, str(block.block_id)
@@ -103,7 +109,9 @@ def test_after_an_engine_upgrade_blocks_are_computed_anew_from_their_ids(library
     assert [o.status for o in again.outcomes] == ["verified", "verified"]
 
 
-def test_rebuilt_payload_is_the_one_that_saving_gives(library: Library, model: Path, tmp_path: Path) -> None:
+def test_rebuilt_payload_is_the_one_that_saving_gives(
+    library: Library, model: Path, tmp_path: Path
+) -> None:
     from_old_engine(library, model, "ring")
     Rebuilder(library, str(model)).run()
     with Library(tmp_path / "fresh") as fresh:
@@ -123,7 +131,10 @@ def test_other_settings_move_blocks(library: Library, model: Path, change: dict[
     with library.open("ring") as block:
         assert block.header.equals == "one-shot"
         assert len(block.header.tokens) % block.header.recipe["n_ubatch"] == 0
-    assert [o.status for o in Rebuilder(library, str(model)).run().outcomes] == ["verified", "verified"]
+    assert [o.status for o in Rebuilder(library, str(model)).run().outcomes] == [
+        "verified",
+        "verified",
+    ]
 
 
 def test_another_model_of_the_same_vocabulary_takes_blocks_over(
@@ -143,7 +154,9 @@ def test_model_under_which_the_ids_are_other_text_is_refused(
     save(library, model, ("short",))
     before = library.info("short").id
     monkeypatch.setattr(llama.Model, "text", lambda *_a, **_k: "something else")
-    monkeypatch.setattr(llama.Model, "tokenize", lambda _self, text, special: [5] if special else [7, 7])
+    monkeypatch.setattr(
+        llama.Model, "tokenize", lambda _self, text, special: [5] if special else [7, 7]
+    )
     report = Rebuilder(library, str(tiny_model(seed=2))).run()
     assert report.outcomes[0].status == "failed"
     assert "cannot be moved" in report.outcomes[0].reason
@@ -189,7 +202,9 @@ def test_damaged_payload_is_computed_anew(library: Library, model: Path) -> None
     require_usable(library, model, "short")
 
 
-def test_block_without_a_readable_header_fails_and_the_others_go_on(library: Library, model: Path) -> None:
+def test_block_without_a_readable_header_fails_and_the_others_go_on(
+    library: Library, model: Path
+) -> None:
     save(library, model)
     path = library.block_path(library.info("short").id)
     path.chmod(0o600)
@@ -218,7 +233,9 @@ def test_new_generation_that_does_not_prove_is_thrown_away(
     assert not list((library.path / "tmp").iterdir())
 
 
-def test_proof_sees_one_wrong_value(library: Library, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proof_sees_one_wrong_value(
+    library: Library, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save(library, model, ("short",))
     with Engine(str(model), settings=SETTINGS) as engine, library.open("short") as block:
         rebuilding.certify(engine, block)
@@ -248,7 +265,9 @@ def test_names_that_share_a_block_move_together(library: Library, model: Path) -
     assert [(line.name, line.pinned) for line in lines] == [("short", False), ("twin", True)]
 
 
-def test_oldest_proof_comes_first_and_the_time_limit_goes_on_there(library: Library, model: Path) -> None:
+def test_oldest_proof_comes_first_and_the_time_limit_goes_on_there(
+    library: Library, model: Path
+) -> None:
     save(library, model, ("short", "ring", "split"))
     ids = {name: library.info(name).id for name in LENGTHS}
     soon = 4e9
@@ -297,7 +316,9 @@ def test_damaged_name_is_a_failure(library: Library, model: Path) -> None:
     assert not report.sound
 
 
-def test_place_that_cannot_be_written_is_one_error(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_place_that_cannot_be_written_is_one_error(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -319,7 +340,9 @@ def test_two_rebuilds_do_not_meet(library: Library, model: Path) -> None:
     assert library.check().findings == []
 
 
-def test_full_disk_keeps_the_old_generation(library: Library, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_keeps_the_old_generation(
+    library: Library, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from_old_engine(library, model, "short")
     before = library.info("short").id
 
@@ -375,7 +398,7 @@ def test_thorough_proof_runs_in_processes_of_its_own(library: Library, model: Pa
     assert Rebuilder(library, str(model), thorough=True).run().outcomes[0].status == "rebuilt"
 
 
-# -- kills -------------------------------------------------------------------------------------------------------------
+# -- kills -----------------------------------------------------------------------------------------
 
 _KILLED = """
 import os, signal, sys
@@ -414,7 +437,9 @@ def _rebuild_killed_at(library: Path, model: Path, at: int) -> subprocess.Comple
 
 
 def test_kill_at_any_step_loses_no_block(tmp_path: Path, model: Path) -> None:
-    """Two names share a block of an old engine. The process dies before its first, second, ... change of a file."""
+    """Two names share a block of an old engine. The process dies before its first, second, ...
+    change of a file.
+    """
     for at in range(1, 20):
         with Library(tmp_path / f"library-{at}") as library:
             from_old_engine(library, model, "short")
@@ -433,7 +458,9 @@ def test_kill_at_any_step_loses_no_block(tmp_path: Path, model: Path) -> None:
             assert report.complete, report.outcomes
             assert report.sound
             require_usable(library, model, "twin")
-            assert len({line.id for line in library.list()}) == 1, f"killed at step {at}: {library.list()}"
+            assert len({line.id for line in library.list()}) == 1, (
+                f"killed at step {at}: {library.list()}"
+            )
             assert [line.name for line in library.list()] == ["short", "twin"]
             assert library.check().findings == []
     else:
@@ -441,7 +468,7 @@ def test_kill_at_any_step_loses_no_block(tmp_path: Path, model: Path) -> None:
     assert at > 4, "the steps were not counted"
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -509,7 +536,7 @@ def test_command_in_a_process_of_its_own(library: Library, model: Path) -> None:
     assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
 
 
-# -- import ------------------------------------------------------------------------------------------------------------
+# -- import ----------------------------------------------------------------------------------------
 
 
 def test_import_says_exact_only_after_the_certificate_held(
@@ -531,7 +558,9 @@ def test_import_computes_foreign_blocks_again_on_request(
     from_old_engine(library, model, "ring")
     bundle, other = str(tmp_path / "blocks.tar"), str(tmp_path / "other")
     run("export", "--all", "--library", str(library.path), "--out", bundle)
-    code, out, err = run("import", bundle, "--library", other, "--model", str(model), "--rebuild", "--json")
+    code, out, err = run(
+        "import", bundle, "--library", other, "--model", str(model), "--rebuild", "--json"
+    )
     assert (code, err) == (0, "")
     fields = json.loads(out)
     assert [proof["verdict"] for proof in fields["proofs"]] == ["exact"]

@@ -1,4 +1,6 @@
-"""Hostile and multilingual texts are stored as they are and grafted exactly, and a block fits no other prompt."""
+"""Hostile and multilingual texts are stored as they are and grafted exactly, and a block fits no
+other prompt.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def library(tmp_path: Path) -> Iterator[Library]:
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
-def test_a_text_is_stored_as_it_is_and_grafted_exactly(engine: Engine, library: Library, text: str) -> None:
+def test_a_text_is_stored_as_it_is_and_grafted_exactly(
+    engine: Engine, library: Library, text: str
+) -> None:
     (saved,) = engine.save(library, text, "text")
     with library.open("text") as block:
         assert block.header.text == text
@@ -65,9 +69,13 @@ def test_a_special_token_inside_a_document_stays_text(engine: Engine, library: L
     (hostile,) = engine.save(library, TEXTS["special tokens"], "hostile")
 
     def control_tokens(ids: list[int]) -> int:
-        return sum(engine.model.piece(i) == b"" and engine.model.piece(i, special=True) != b"" for i in ids)
+        return sum(
+            engine.model.piece(i) == b"" and engine.model.piece(i, special=True) != b"" for i in ids
+        )
 
-    assert control_tokens(hostile.header.tokens.tolist()) == control_tokens(plain.header.tokens.tolist())
+    assert control_tokens(hostile.header.tokens.tolist()) == control_tokens(
+        plain.header.tokens.tolist()
+    )
 
 
 def test_a_line_of_a_megabyte_becomes_parts_without_a_gap(engine: Engine) -> None:
@@ -78,37 +86,58 @@ def test_a_line_of_a_megabyte_becomes_parts_without_a_gap(engine: Engine) -> Non
     parts = prompt.document_parts(engine.model, shape, text, 8000)
     bodies = [part[len(shape.before) : len(part) - len(shape.between)] for part in parts]
     assert max(map(len, parts)) <= 8000
-    assert [token for body in bodies for token in body] == engine.model.tokenize(text, special=False)
+    assert [token for body in bodies for token in body] == engine.model.tokenize(
+        text, special=False
+    )
 
 
-def test_a_block_is_refused_for_a_prompt_that_does_not_begin_with_it(engine: Engine, library: Library) -> None:
+def test_a_block_is_refused_for_a_prompt_that_does_not_begin_with_it(
+    engine: Engine, library: Library
+) -> None:
     engine.save(library, "the first text", "first")
     engine.save(library, "the second text", "second")
     with library.open("first") as first, library.open("second") as second:
         grafted = engine.graft(first)
         own = [*first.header.tokens.tolist(), 7, 8]
         assert grafted.remainder(own) == [7, 8]
-        for prompt in ([*second.header.tokens.tolist(), 7, 8], first.header.tokens.tolist(), own[1:], []):
+        for prompt in (
+            [*second.header.tokens.tolist(), 7, 8],
+            first.header.tokens.tolist(),
+            own[1:],
+            [],
+        ):
             with pytest.raises(UsageError, match="no prefix"):
                 grafted.remainder(prompt)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_two_hundred_questions_are_answered_alike_cold_and_grafted(smollm2: Path, tmp_path: Path) -> None:
+def test_two_hundred_questions_are_answered_alike_cold_and_grafted(
+    smollm2: Path, tmp_path: Path
+) -> None:
     with Engine(str(smollm2)) as engine, Library(tmp_path / "library") as library:
-        text = Path(__file__).parents[3].joinpath("data/texts/skellan_light.txt").read_text(encoding="utf-8")
+        text = (
+            Path(__file__)
+            .parents[3]
+            .joinpath("data/texts/skellan_light.txt")
+            .read_text(encoding="utf-8")
+        )
         (saved, *_) = engine.save(library, text, "light", align="whole", block_tokens=200)
         tokens = saved.header.tokens.tolist()
         with library.open(saved.info.name or "") as block:
             grafted = engine.graft(block)
             with engine.new_context(engine.settings, len(tokens) + 64) as cold:
                 for number in range(200):
-                    query = grafted.query(f"Question {number}: what happened in the year {1800 + number}?")
+                    query = grafted.query(
+                        f"Question {number}: what happened in the year {1800 + number}?"
+                    )
                     cold.clear()
                     cold.decode(tokens, 0, logits=False)
-                    expected = [certificate.digest(v) for v in llama.greedy(cold, query, len(tokens), 4)]
+                    expected = [
+                        certificate.digest(v) for v in llama.greedy(cold, query, len(tokens), 4)
+                    ]
                     grafted.put_back()
                     assert [
-                        certificate.digest(v) for v in llama.greedy(grafted.context, query, len(tokens), 4)
+                        certificate.digest(v)
+                        for v in llama.greedy(grafted.context, query, len(tokens), 4)
                     ] == expected

@@ -20,9 +20,14 @@ WRAPPED = 828  # the window wraps around the tiny model's ring here: see test_ex
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory, tiny_model: Callable[..., Path]) -> Iterator[tuple[Library, Path]]:
+def saved(
+    tmp_path_factory: pytest.TempPathFactory, tiny_model: Callable[..., Path]
+) -> Iterator[tuple[Library, Path]]:
     model = tiny_model()
-    with Library(tmp_path_factory.mktemp("verify") / "library") as library, Engine(str(model)) as engine:
+    with (
+        Library(tmp_path_factory.mktemp("verify") / "library") as library,
+        Engine(str(model)) as engine,
+    ):
         ids = np.random.default_rng(0).integers(5, engine.model.n_vocab, 2 * 1024 + 20).tolist()
         engine.save_tokens(library, ids[:WRAPPED], "whole", align="whole")
         engine.save_tokens(library, ids, "aligned")
@@ -84,16 +89,22 @@ def test_a_broken_graft_is_caught(sabotage: Sabotage, saved: tuple[Library, Path
 
 
 def test_another_thread_count_is_caught_on_real_weights(smollm2: Path, tmp_path: Path) -> None:
-    """Threads split the cells of a decode step from 512 cells on: a tiny model's sums may come out equal, real ones do not."""
+    """Threads split the cells of a decode step from 512 cells on: a tiny model's sums may come out
+    equal, real ones do not.
+    """
     with Library(tmp_path / "library") as library, Engine(str(smollm2)) as engine:
         ids = np.random.default_rng(0).integers(10, 40_000, 600).tolist()
         engine.save_tokens(library, ids, "block")
         with library.open("block") as block:
-            report = verify(block, smollm2, trials=1, n_steps=6, lengths=(1,), sabotage=Sabotage.THREADS)
+            report = verify(
+                block, smollm2, trials=1, n_steps=6, lengths=(1,), sabotage=Sabotage.THREADS
+            )
     assert not report.exact
 
 
-def test_plain_swa_is_refused_where_there_is_no_window(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+def test_plain_swa_is_refused_where_there_is_no_window(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
     model = tiny_model(window=0)
     with Library(tmp_path / "library") as library, Engine(str(model)) as engine:
         engine.save_tokens(library, list(range(5, 100)), "block")
@@ -105,13 +116,20 @@ def test_a_workers_error_comes_through_with_its_exit_code(
     saved: tuple[Library, Path], tiny_model: Callable[..., Path]
 ) -> None:
     library, _ = saved
-    with library.open("whole") as block, pytest.raises(TaliesinError, match="another model") as caught:
+    with (
+        library.open("whole") as block,
+        pytest.raises(TaliesinError, match="another model") as caught,
+    ):
         verify(block, tiny_model(seed=2), trials=1, n_steps=0, lengths=(1,))
     assert caught.value.exit_code == RecipeMismatch.exit_code
 
 
-@pytest.mark.parametrize("counts", [{"trials": 0}, {"samples": 0}, {"n_steps": -1}, {"lengths": (0,)}])
-def test_counts_out_of_range_are_refused(counts: dict[str, int], saved: tuple[Library, Path]) -> None:
+@pytest.mark.parametrize(
+    "counts", [{"trials": 0}, {"samples": 0}, {"n_steps": -1}, {"lengths": (0,)}]
+)
+def test_counts_out_of_range_are_refused(
+    counts: dict[str, int], saved: tuple[Library, Path]
+) -> None:
     library, model = saved
     with library.open("whole") as block, pytest.raises(UsageError):
         verify(block, model, **counts)  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""The OpenAI-compatible front: what it refuses, without a server; what it grafts, with one and the `openai` package."""
+"""The OpenAI-compatible front: what it refuses, without a server; what it grafts, with one and the
+`openai` package.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ OPTIONS = Options(n_slots=2, n_ctx=2048, n_ubatch=256, n_threads=1)
 @contextlib.contextmanager
 def fronted(front: Any, **settings: Any) -> Iterator[FrontServer]:
     made = FrontServer(front, **settings)
-    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     try:
         yield made
@@ -47,7 +51,7 @@ def fronted(front: Any, **settings: Any) -> Iterator[FrontServer]:
         thread.join()
 
 
-# -- without a server --------------------------------------------------------------------------------------------------
+# -- without a server ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -58,12 +62,19 @@ def plain() -> Iterator[FrontServer]:
 
 
 def ask(
-    made: FrontServer, path: str = "/v1/completions", body: bytes | str = b"{}", method: str = "POST", **headers: str
+    made: FrontServer,
+    path: str = "/v1/completions",
+    body: bytes | str = b"{}",
+    method: str = "POST",
+    **headers: str,
 ) -> tuple[int, dict[str, Any], dict[str, str]]:
     host, port = cast(tuple[str, int], made.server_address[:2])
     connection = http.client.HTTPConnection(host, port, timeout=20)
     try:
-        sent = {"Content-Type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
+        sent = {
+            "Content-Type": "application/json",
+            **{k.replace("_", "-"): v for k, v in headers.items()},
+        }
         connection.request(method, path, body, sent)
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read() or b"{}"), dict(answer.getheaders())
@@ -102,7 +113,9 @@ def test_models_are_listed_and_health_needs_no_key(plain: FrontServer) -> None:
         (501, {"path": "/v1/models", "method": "PUT"}),
     ],
 )
-def test_what_is_not_a_request_of_ours_is_refused(plain: FrontServer, status: int, request_: dict[str, Any]) -> None:
+def test_what_is_not_a_request_of_ours_is_refused(
+    plain: FrontServer, status: int, request_: dict[str, Any]
+) -> None:
     found, answer, headers = ask(plain, **request_)
     assert found == status
     assert answer["error"]["code"] == status
@@ -121,7 +134,9 @@ def test_no_preflight_is_answered(plain: FrontServer) -> None:
 
 def raw(made: FrontServer, sent: bytes) -> bytes:
     """Everything that comes back for `sent`, to the end of the connection."""
-    with socket.create_connection(cast(tuple[str, int], made.server_address[:2]), timeout=20) as connection:
+    with socket.create_connection(
+        cast(tuple[str, int], made.server_address[:2]), timeout=20
+    ) as connection:
         connection.sendall(sent)
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
@@ -133,7 +148,9 @@ def test_a_body_that_is_not_read_is_not_taken_for_the_next_request(plain: FrontS
 
 
 def test_two_names_at_once_are_refused(plain: FrontServer) -> None:
-    assert b" 403 " in raw(plain, b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
+    assert b" 403 " in raw(
+        plain, b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"
+    )
 
 
 def test_a_client_that_resets_its_connection_leaves_no_trace(
@@ -154,7 +171,9 @@ class Waiting:
         self.go, self.asked = threading.Event(), list[bool]()
 
     @contextlib.contextmanager
-    def answer(self, _path: str, _body: dict[str, Any], still_wanted: Callable[[], bool]) -> Iterator[Any]:
+    def answer(
+        self, _path: str, _body: dict[str, Any], still_wanted: Callable[[], bool]
+    ) -> Iterator[Any]:
         self.go.wait(20)
         self.asked.append(still_wanted())
         yield {}, iter([{"choices": []}])
@@ -166,7 +185,9 @@ def test_a_client_that_left_while_it_waited_is_known_to_have_left() -> None:
     with fronted(front) as made:
         for stays in (False, True):
             front.go.clear()
-            with socket.create_connection(cast(tuple[str, int], made.server_address[:2]), timeout=20) as connection:
+            with socket.create_connection(
+                cast(tuple[str, int], made.server_address[:2]), timeout=20
+            ) as connection:
                 connection.sendall(body)
                 if not stays:
                     connection.close()
@@ -199,7 +220,7 @@ def test_beyond_this_machine_needs_a_key() -> None:
         FrontServer(front, "0.0.0.0", key="short")
 
 
-# -- with a server -----------------------------------------------------------------------------------------------------
+# -- with a server ---------------------------------------------------------------------------------
 
 
 def text(n: int, seed: int) -> str:
@@ -226,7 +247,9 @@ def live(tiny_model: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             ServerEngine(str(model), server=made) as ready,
             fronted(Front(ready, folder / "library", "tiny")) as front,
         ):
-            yield SimpleNamespace(front=front, engine=ready, library=folder / "library", model=model)
+            yield SimpleNamespace(
+                front=front, engine=ready, library=folder / "library", model=model
+            )
     finally:
         made.stop()
 
@@ -237,14 +260,19 @@ def openai_client(live: SimpleNamespace) -> Iterator[Any]:
     import openai
 
     with openai.OpenAI(
-        base_url=live.front.url, api_key="unused", max_retries=0, http_client=httpx.Client(trust_env=False)
+        base_url=live.front.url,
+        api_key="unused",
+        max_retries=0,
+        http_client=httpx.Client(trust_env=False),
     ) as client:
         yield client
 
 
 @pytest.mark.native
 @pytest.mark.slow
-def test_a_named_block_answers_a_chat_as_the_engine_does(live: SimpleNamespace, openai_client: Any) -> None:
+def test_a_named_block_answers_a_chat_as_the_engine_does(
+    live: SimpleNamespace, openai_client: Any
+) -> None:
     asked = {
         "model": "tiny",
         "messages": [{"role": "user", "content": "what is in it?"}],
@@ -274,7 +302,9 @@ def test_a_named_block_answers_a_chat_as_the_engine_does(live: SimpleNamespace, 
 
 @pytest.mark.native
 @pytest.mark.slow
-def test_the_longest_block_that_begins_the_prompt_is_grafted(live: SimpleNamespace, openai_client: Any) -> None:
+def test_the_longest_block_that_begins_the_prompt_is_grafted(
+    live: SimpleNamespace, openai_client: Any
+) -> None:
     with Library(live.library) as library, library.open("other") as block:
         ids = [*block.header.tokens.tolist(), *range(300, 310)]
         expected = live.engine.graft_block(block).complete(list(range(300, 310)), 6)
@@ -289,14 +319,25 @@ def test_the_longest_block_that_begins_the_prompt_is_grafted(live: SimpleNamespa
     raw = openai_client.completions.with_raw_response.create(**asked)
     assert raw.headers["x-taliesin-tokens-skipped"] == str(n_block)
     assert raw.parse().choices[0].text == expected.text
-    streamed = "".join(c.choices[0].text for c in openai_client.completions.create(**asked, stream=True) if c.choices)
+    streamed = "".join(
+        c.choices[0].text
+        for c in openai_client.completions.create(**asked, stream=True)
+        if c.choices
+    )
     assert streamed == expected.text
 
 
 @pytest.mark.native
 @pytest.mark.slow
-def test_other_requests_pass_through_and_are_fresh(live: SimpleNamespace, openai_client: Any) -> None:
-    asked = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 6, "temperature": 0}
+def test_other_requests_pass_through_and_are_fresh(
+    live: SimpleNamespace, openai_client: Any
+) -> None:
+    asked = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_tokens": 6,
+        "temperature": 0,
+    }
     first = openai_client.chat.completions.with_raw_response.create(**asked)
     second = openai_client.chat.completions.with_raw_response.create(**asked)
     assert first.headers["x-taliesin-block"] == "none"
@@ -312,20 +353,29 @@ def test_other_requests_pass_through_and_are_fresh(live: SimpleNamespace, openai
 
 @pytest.mark.native
 @pytest.mark.slow
-def test_a_wrong_block_or_question_is_a_clear_error(live: SimpleNamespace, openai_client: Any) -> None:
+def test_a_wrong_block_or_question_is_a_clear_error(
+    live: SimpleNamespace, openai_client: Any
+) -> None:
     import openai
 
     messages = [{"role": "user", "content": "x"}]
     with pytest.raises(openai.NotFoundError, match="no block"):
-        openai_client.chat.completions.create(model="tiny", messages=messages, extra_body={"taliesin_block": "absent"})
+        openai_client.chat.completions.create(
+            model="tiny", messages=messages, extra_body={"taliesin_block": "absent"}
+        )
     for body in ({"messages": messages * 2}, {"messages": [{"role": "system", "content": "x"}]}):
         with pytest.raises(openai.BadRequestError, match="one question"):
-            openai_client.chat.completions.create(model="tiny", **body, extra_body={"taliesin_block": "notes"})
+            openai_client.chat.completions.create(
+                model="tiny", **body, extra_body={"taliesin_block": "notes"}
+            )
     with pytest.raises(openai.BadRequestError, match="one answer"):
         openai_client.completions.create(model="tiny", prompt="x", n=2)
-    # llama-server's own name for it, which would compute the block's sequel in a batch and call it exact
+    # llama-server's own name for it, which would compute the block's sequel in a batch and call it
+    # exact
     with pytest.raises(openai.BadRequestError, match="one answer"):
-        openai_client.completions.create(model="tiny", prompt="x", extra_body={"taliesin_block": "notes", "n_cmpl": 2})
+        openai_client.completions.create(
+            model="tiny", prompt="x", extra_body={"taliesin_block": "notes", "n_cmpl": 2}
+        )
     # What llama-server refuses is not worth another try.
     for prompt in ([1, -5], [1, 10**30], "x" * 5000):
         with pytest.raises(openai.BadRequestError, match="refused"):
@@ -335,7 +385,13 @@ def test_a_wrong_block_or_question_is_a_clear_error(live: SimpleNamespace, opena
 @pytest.mark.native
 @pytest.mark.slow
 def test_progress_chunks_do_not_hide_the_counts(live: SimpleNamespace) -> None:
-    body = {"prompt": "x", "taliesin_block": "notes", "stream": True, "return_progress": True, "max_tokens": 1}
+    body = {
+        "prompt": "x",
+        "taliesin_block": "notes",
+        "stream": True,
+        "return_progress": True,
+        "max_tokens": 1,
+    }
     with live.front.front.answer("/v1/completions", body) as (headers, objects):
         assert headers["X-Taliesin-Proof"].startswith("exact")
         assert list(objects)
@@ -357,7 +413,10 @@ def test_a_damaged_block_is_not_used_and_the_request_is_answered(
         path.unlink()
         path.write_bytes(content)
         front = Front(live.engine, live.library, "tiny")
-        with front.answer("/v1/completions", {"prompt": prompt, "max_tokens": 1}) as (headers, objects):
+        with front.answer("/v1/completions", {"prompt": prompt, "max_tokens": 1}) as (
+            headers,
+            objects,
+        ):
             assert headers["X-Taliesin-Block"] == (info.id if content == kept else "none")
             assert list(objects)
     assert info.id[:12] in capsys.readouterr().err
@@ -370,15 +429,32 @@ def test_the_command_ends_with_its_server(tiny_model: Models, tmp_path: Path) ->
         server.find_binary()
     except EngineUnavailable as error:
         pytest.skip(f"no llama-server: {error.hint}")
-    command = [sys.executable, "-m", "taliesin", "serve", "--port", "0", "--model", str(tiny_model())]
-    environment = {**os.environ, "TALIESIN_SERVER_RUN": str(tmp_path), "TALIESIN_LIBRARY": str(tmp_path / "library")}
+    command = [
+        sys.executable,
+        "-m",
+        "taliesin",
+        "serve",
+        "--port",
+        "0",
+        "--model",
+        str(tiny_model()),
+    ]
+    environment = {
+        **os.environ,
+        "TALIESIN_SERVER_RUN": str(tmp_path),
+        "TALIESIN_LIBRARY": str(tmp_path / "library"),
+    }
     with subprocess.Popen(
         [*command, "--threads", "1", "--ctx", "512"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline().startswith("http://127.0.0.1:")
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+        children = (
+            Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            .read_text(encoding="ascii")
+            .split()
+        )
         os.kill(int(children[0]), signal.SIGKILL)
         assert process.wait() == 35
         assert process.stderr is not None
@@ -388,12 +464,23 @@ def test_the_command_ends_with_its_server(tiny_model: Models, tmp_path: Path) ->
 @pytest.mark.native
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_command_leaves_no_server_behind(tiny_model: Models, tmp_path: Path, number: int) -> None:
+def test_the_command_leaves_no_server_behind(
+    tiny_model: Models, tmp_path: Path, number: int
+) -> None:
     try:
         server.find_binary()
     except EngineUnavailable as error:
         pytest.skip(f"no llama-server: {error.hint}")
-    command = [sys.executable, "-m", "taliesin", "serve", "--port", "0", "--model", str(tiny_model())]
+    command = [
+        sys.executable,
+        "-m",
+        "taliesin",
+        "serve",
+        "--port",
+        "0",
+        "--model",
+        str(tiny_model()),
+    ]
     environment = {
         **os.environ,
         "TALIESIN_SERVER_RUN": str(tmp_path / "run"),
@@ -408,7 +495,11 @@ def test_the_command_leaves_no_server_behind(tiny_model: Models, tmp_path: Path,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("http://127.0.0.1:")
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+        children = (
+            Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            .read_text(encoding="ascii")
+            .split()
+        )
         assert len(children) == 1
         process.send_signal(number)
         assert process.wait() == (143 if number == signal.SIGTERM else -signal.SIGKILL)

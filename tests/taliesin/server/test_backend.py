@@ -1,6 +1,8 @@
-"""Grafting on a real llama-server, with tiny random models: what bits say does not depend on what weights say.
+"""Grafting on a real llama-server, with tiny random models: what bits say does not depend on what
+weights say.
 
-Needs the binary of `make server` (or TALIESIN_LLAMA_SERVER); without one every test here is skipped.
+Needs the binary of `make server` (or TALIESIN_LLAMA_SERVER); without one every test here is
+skipped.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ def binary() -> Path:
 
 
 @contextlib.contextmanager
-def serving(model: Path, folder: Path, options: Options = OPTIONS, arguments: tuple[str, ...] = ()) -> Iterator[Server]:
+def serving(
+    model: Path, folder: Path, options: Options = OPTIONS, arguments: tuple[str, ...] = ()
+) -> Iterator[Server]:
     made = server.launch(model, options, folder, arguments=arguments)
     try:
         yield made
@@ -86,7 +90,9 @@ LENGTHS = (200, 512, 600, 700, 900, 1024, 1300)
 
 
 @pytest.mark.parametrize("n", LENGTHS)
-def test_a_graft_equals_the_live_run_at_every_length(engine: ServerEngine, tmp_path: Path, n: int) -> None:
+def test_a_graft_equals_the_live_run_at_every_length(
+    engine: ServerEngine, tmp_path: Path, n: int
+) -> None:
     with Library(tmp_path / "library") as library:
         engine.save_tokens(library, ids(n), "block", align="whole")
         with library.open("block") as block:
@@ -100,8 +106,12 @@ def test_a_graft_equals_the_live_run_at_every_length(engine: ServerEngine, tmp_p
     assert report.level == LEVEL
 
 
-def test_a_short_block_under_a_long_query_is_still_used(engine: ServerEngine, tmp_path: Path) -> None:
-    """Less than a tenth of the prompt, which is llama-server's own threshold for keeping what a slot holds."""
+def test_a_short_block_under_a_long_query_is_still_used(
+    engine: ServerEngine, tmp_path: Path
+) -> None:
+    """Less than a tenth of the prompt, which is llama-server's own threshold for keeping what a
+    slot holds.
+    """
     with Library(tmp_path / "library") as library:
         engine.save_tokens(library, ids(150), "block", align="whole")
         with library.open("block") as block:
@@ -110,7 +120,9 @@ def test_a_short_block_under_a_long_query_is_still_used(engine: ServerEngine, tm
     assert report.rows[0].reused == 150
 
 
-def test_a_server_with_full_window_caches_is_exact_and_reuses_short_blocks(tiny_model: Models, tmp_path: Path) -> None:
+def test_a_server_with_full_window_caches_is_exact_and_reuses_short_blocks(
+    tiny_model: Models, tmp_path: Path
+) -> None:
     model = tiny_model()
     options = Options(n_slots=2, n_ctx=2048, n_ubatch=UBATCH, n_threads=1, swa_full=True)
     with (
@@ -125,7 +137,9 @@ def test_a_server_with_full_window_caches_is_exact_and_reuses_short_blocks(tiny_
 
 
 @pytest.mark.parametrize("n", [300, 900, 1024])
-def test_server_and_embedded_engine_save_the_same_bytes(engine: ServerEngine, tmp_path: Path, n: int) -> None:
+def test_server_and_embedded_engine_save_the_same_bytes(
+    engine: ServerEngine, tmp_path: Path, n: int
+) -> None:
     with (
         Library(tmp_path / "library") as library,
         Engine(str(engine.model.path), settings=SETTINGS) as embedded,
@@ -137,7 +151,9 @@ def test_server_and_embedded_engine_save_the_same_bytes(engine: ServerEngine, tm
             assert ours.read_at(0, ours.payload_bytes) == theirs.read_at(0, theirs.payload_bytes)
 
 
-def test_a_block_of_the_embedded_engine_serves_the_server(engine: ServerEngine, tmp_path: Path) -> None:
+def test_a_block_of_the_embedded_engine_serves_the_server(
+    engine: ServerEngine, tmp_path: Path
+) -> None:
     with (
         Library(tmp_path / "library") as library,
         Engine(str(engine.model.path), settings=SETTINGS) as embedded,
@@ -155,7 +171,9 @@ def test_a_block_of_the_embedded_engine_serves_the_server(engine: ServerEngine, 
     assert answer.tokens[0] == int(logits.argmax())
 
 
-def test_a_block_of_the_server_comes_back_to_the_embedded_engine(engine: ServerEngine, tmp_path: Path) -> None:
+def test_a_block_of_the_server_comes_back_to_the_embedded_engine(
+    engine: ServerEngine, tmp_path: Path
+) -> None:
     with (
         Library(tmp_path / "library") as library,
         Engine(str(engine.model.path), settings=SETTINGS) as embedded,
@@ -169,7 +187,9 @@ def test_a_block_of_the_server_comes_back_to_the_embedded_engine(engine: ServerE
     assert label.startswith("exact: same recipe, computed by llama-server")
 
 
-def test_a_question_is_answered_from_the_slot_that_holds_the_block(engine: ServerEngine, tmp_path: Path) -> None:
+def test_a_question_is_answered_from_the_slot_that_holds_the_block(
+    engine: ServerEngine, tmp_path: Path
+) -> None:
     with Library(tmp_path / "library") as library:
         engine.save_tokens(library, ids(600, 3), "block", align="whole")
         with library.open("block") as block:
@@ -190,11 +210,15 @@ def test_five_blocks_in_four_slots_stay_exact(engine: ServerEngine, tmp_path: Pa
         for _round in range(2):
             for seed in range(5):
                 with library.open(f"b{seed}") as block:
-                    answer = engine.graft_block(block).complete(ids(5, 9), 4, n_probs=N_PROBS, ignore_eos=True)
+                    answer = engine.graft_block(block).complete(
+                        ids(5, 9), 4, n_probs=N_PROBS, ignore_eos=True
+                    )
                 assert answers.setdefault(seed, answer.logprobs) == answer.logprobs
 
 
-def test_an_unpinned_request_does_not_use_the_block_and_a_pinned_one_does(engine: ServerEngine, tmp_path: Path) -> None:
+def test_an_unpinned_request_does_not_use_the_block_and_a_pinned_one_does(
+    engine: ServerEngine, tmp_path: Path
+) -> None:
     with Library(tmp_path / "library") as library:
         engine.save_tokens(library, ids(600), "block", align="whole")
         with library.open("block") as block:
@@ -208,7 +232,9 @@ def test_an_unpinned_request_does_not_use_the_block_and_a_pinned_one_does(engine
     assert (pinned.cache_n, pinned.prompt_n) == (600, 1)
 
 
-def test_a_stock_slot_file_is_loaded_and_ignored_until_it_is_laid_out(tiny_model: Models, tmp_path: Path) -> None:
+def test_a_stock_slot_file_is_loaded_and_ignored_until_it_is_laid_out(
+    tiny_model: Models, tmp_path: Path
+) -> None:
     model = tiny_model()
     options = Options(n_slots=1, n_ctx=2048, n_ubatch=UBATCH, n_threads=1)
     block, query = ids(700), ids(6, 2)
@@ -234,7 +260,9 @@ def test_a_stock_slot_file_is_loaded_and_ignored_until_it_is_laid_out(tiny_model
     assert len(used.logprobs) == STEPS
 
 
-def test_an_ineffective_restore_is_an_error_that_names_the_cause(tiny_model: Models, tmp_path: Path) -> None:
+def test_an_ineffective_restore_is_an_error_that_names_the_cause(
+    tiny_model: Models, tmp_path: Path
+) -> None:
     model = tiny_model()
     with (
         serving(model, tmp_path / "server") as made,
@@ -244,7 +272,8 @@ def test_an_ineffective_restore_is_an_error_that_names_the_cause(tiny_model: Mod
         engine.save_tokens(library, ids(700), "block", align="whole")
         with library.open("block") as block:
             grafted = engine.graft_block(block)
-            with engine.slots.lease(None) as slot:  # a file as the server saves it, in place of the laid-out one
+            # a file as the server saves it, in place of the laid-out one
+            with engine.slots.lease(None) as slot:
                 engine.server.client.complete(ids(700), 0, slot.number)
                 made.client.save_slot(slot.number, "f")
             grafted.image = memoryview((made.slot_folder / "f").read_bytes())
@@ -256,7 +285,9 @@ def test_an_ineffective_restore_is_an_error_that_names_the_cause(tiny_model: Mod
     assert "window layers" in str(caught.value.hint)
 
 
-def test_a_block_inside_the_window_is_refused_not_silently_recomputed(tiny_model: Models, tmp_path: Path) -> None:
+def test_a_block_inside_the_window_is_refused_not_silently_recomputed(
+    tiny_model: Models, tmp_path: Path
+) -> None:
     model = tiny_model()
     with (
         serving(model, tmp_path / "server") as made,
@@ -265,14 +296,20 @@ def test_a_block_inside_the_window_is_refused_not_silently_recomputed(tiny_model
         Engine(str(model), settings=SETTINGS) as embedded,
     ):
         embedded.save_tokens(library, ids(100), "short", align="whole")
-        with library.open("short") as block, pytest.raises(ServerError, match="fits inside the window"):
+        with (
+            library.open("short") as block,
+            pytest.raises(ServerError, match="fits inside the window"),
+        ):
             engine.graft_block(block)
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (Options(n_slots=2, n_ctx=1024, n_ubatch=UBATCH, n_threads=1, kv_unified=True), "--kv-unified"),
+        (
+            Options(n_slots=2, n_ctx=1024, n_ubatch=UBATCH, n_threads=1, kv_unified=True),
+            "--kv-unified",
+        ),
         (Options(n_ctx=1024, n_ubatch=UBATCH, n_threads=1, cache_ram_mib=64), "--cache-ram"),
         (Options(n_ctx=1024, n_ubatch=UBATCH, n_threads=1, ctx_checkpoints=4), "--ctx-checkpoints"),
     ],
@@ -315,7 +352,9 @@ def test_a_block_of_another_model_or_recipe_is_refused(
                 engine.graft_block(block)
 
 
-def test_a_damaged_block_is_refused_before_the_server_is_touched(engine: ServerEngine, tmp_path: Path) -> None:
+def test_a_damaged_block_is_refused_before_the_server_is_touched(
+    engine: ServerEngine, tmp_path: Path
+) -> None:
     with Library(tmp_path / "library") as library:
         engine.save_tokens(library, ids(600), "block", align="whole")
         path = library.block_path(library.info("block").id)
@@ -334,7 +373,7 @@ def test_a_prompt_that_does_not_fit_is_refused(engine: ServerEngine, tmp_path: P
         engine.save_tokens(library, ids(3000), "block")
 
 
-# -- faults ------------------------------------------------------------------------------------------------------------
+# -- faults ----------------------------------------------------------------------------------------
 
 
 def test_bad_slot_files_are_refused_and_live_slots_stay(
@@ -361,7 +400,8 @@ def test_bad_slot_files_are_refused_and_live_slots_stay(
                     slotfile.read(folder / name)
                 assert getattr(caught.value, "exit_code", 1) in (20, 21)
                 (folder / name).unlink()
-            # A missing file is the server's to refuse. It empties that slot; the others must not notice.
+            # A missing file is the server's to refuse. It empties that slot; the others must not
+            # notice.
             with engine.slots.lease(None) as other:
                 assert other.block != grafted.block_id
                 with pytest.raises(ServerError, match="refused"):
@@ -372,10 +412,15 @@ def test_bad_slot_files_are_refused_and_live_slots_stay(
 
 
 @pytest.mark.parametrize("moment", ["save", "restore", "generation"])
-def test_a_killed_server_is_an_error_and_a_new_one_goes_on(tiny_model: Models, tmp_path: Path, moment: str) -> None:
+def test_a_killed_server_is_an_error_and_a_new_one_goes_on(
+    tiny_model: Models, tmp_path: Path, moment: str
+) -> None:
     model = tiny_model()
     with Library(tmp_path / "library") as library:
-        with serving(model, tmp_path / "one") as made, ServerEngine(str(model), server=made) as engine:
+        with (
+            serving(model, tmp_path / "one") as made,
+            ServerEngine(str(model), server=made) as engine,
+        ):
             engine.save_tokens(library, ids(900), "block", align="whole")
             with library.open("block") as block:
                 grafted = engine.graft_block(block)
@@ -385,7 +430,9 @@ def test_a_killed_server_is_an_error_and_a_new_one_goes_on(tiny_model: Models, t
                 until = time.monotonic() + 60
                 while time.monotonic() < until:
                     if moment == "save":
-                        engine.save_tokens(library, ids(1200, 7), "other", align="whole", replace_existing=True)
+                        engine.save_tokens(
+                            library, ids(1200, 7), "other", align="whole", replace_existing=True
+                        )
                     elif moment == "restore":
                         with engine.slots.lease(None) as slot:
                             slot.block = None
@@ -409,7 +456,9 @@ def test_a_killed_server_is_an_error_and_a_new_one_goes_on(tiny_model: Models, t
 
 
 def test_two_clients_at_once_get_the_answers_of_one(tiny_model: Models, tmp_path: Path) -> None:
-    """Four slots, six blocks, two clients with an engine each; shorter than the benchmark's minute (benchmarks/server_table.py)."""
+    """Four slots, six blocks, two clients with an engine each; shorter than the benchmark's minute
+    (benchmarks/server_table.py).
+    """
     model = tiny_model()
     with serving(model, tmp_path / "server") as made, Library(tmp_path / "library") as library:
         fresh: dict[tuple[int, int], Any] = {}
@@ -422,21 +471,31 @@ def test_two_clients_at_once_get_the_answers_of_one(tiny_model: Models, tmp_path
                         made.client.erase_slot(slot.number)
                         made.client.complete(ids(300 + 150 * b, b), 0, slot.number)
                         prompt = [*ids(300 + 150 * b, b), *ids(4 + q, 50 + q)]
-                        fresh[b, q] = made.client.complete(prompt, 6, slot.number, n_probs=N_PROBS, ignore_eos=True)
+                        fresh[b, q] = made.client.complete(
+                            prompt, 6, slot.number, n_probs=N_PROBS, ignore_eos=True
+                        )
         wrong: list[object] = []
         done = [0, 0]
 
         def client(number: int) -> None:
             rng = random.Random(number)
             try:
-                with Library(tmp_path / "library") as mine, ServerEngine(str(model), server=made) as engine:
+                with (
+                    Library(tmp_path / "library") as mine,
+                    ServerEngine(str(model), server=made) as engine,
+                ):
                     until = time.monotonic() + 6
                     while time.monotonic() < until:
                         b, q = rng.randrange(6), rng.randrange(3)
                         with mine.open(f"b{b}") as block:
                             grafted = engine.graft_block(block, library=mine)
-                            answer = grafted.complete(ids(4 + q, 50 + q), 6, n_probs=N_PROBS, ignore_eos=True)
-                        if (answer.tokens, answer.logprobs) != (fresh[b, q].tokens, fresh[b, q].logprobs):
+                            answer = grafted.complete(
+                                ids(4 + q, 50 + q), 6, n_probs=N_PROBS, ignore_eos=True
+                            )
+                        if (answer.tokens, answer.logprobs) != (
+                            fresh[b, q].tokens,
+                            fresh[b, q].logprobs,
+                        ):
                             wrong.append((b, q))
                         done[number] += 1
             except Exception as error:
@@ -451,7 +510,7 @@ def test_two_clients_at_once_get_the_answers_of_one(tiny_model: Models, tmp_path
     assert min(done) > 0
 
 
-# -- the process -------------------------------------------------------------------------------------------------------
+# -- the process -----------------------------------------------------------------------------------
 
 
 def test_a_started_server_is_found_used_and_stopped(tiny_model: Models, tmp_path: Path) -> None:
@@ -481,7 +540,9 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
         server.launch(model, OPTIONS, tmp_path / "server")
 
 
-def test_a_foreign_server_is_used_but_never_called_exact(tiny_model: Models, tmp_path: Path) -> None:
+def test_a_foreign_server_is_used_but_never_called_exact(
+    tiny_model: Models, tmp_path: Path
+) -> None:
     model = tiny_model()
     with (
         serving(model, tmp_path / "server") as made,
@@ -498,7 +559,7 @@ def test_a_foreign_server_is_used_but_never_called_exact(tiny_model: Models, tmp
             server.attach("http://127.0.0.1:9", made.slot_folder)
 
 
-# -- commands ----------------------------------------------------------------------------------------------------------
+# -- commands --------------------------------------------------------------------------------------
 
 
 def test_the_commands_work_on_a_started_server_and_without_one(
@@ -519,19 +580,42 @@ def test_the_commands_work_on_a_started_server_and_without_one(
     try:
         assert started["exact"]
         saved = run(
-            "save", str(notes), "--name", "notes", *model, "--engine", "server", "--threads", "1", "--ubatch", "128"
+            "save",
+            str(notes),
+            "--name",
+            "notes",
+            *model,
+            "--engine",
+            "server",
+            "--threads",
+            "1",
+            "--ubatch",
+            "128",
         )
-        answers = [run("graft", "notes", "-p", "who?", "-n", "4", *model, "--engine", "server", "--certify")]
+        answers = [
+            run(
+                "graft", "notes", "-p", "who?", "-n", "4", *model, "--engine", "server", "--certify"
+            )
+        ]
         assert answers[0]["exact"]
         assert answers[0]["certified"]
         assert answers[0]["n_reused"] == saved["blocks"][0]["n_tokens"]
         assert run("verify", "notes", *model, "--engine", "server", "--steps", "8")["exact"]
-        asked = run("ask", "Who is the keeper of the light?", *model, "--engine", "server", "--n-predict", "4")
+        asked = run(
+            "ask",
+            "Who is the keeper of the light?",
+            *model,
+            "--engine",
+            "server",
+            "--n-predict",
+            "4",
+        )
         assert asked["answers"][0]["block"]["name"] == "notes"
         held = [slot["block"] for slot in run("server", "status")["slots"]]
         assert saved["blocks"][0]["id"] in held
     finally:
         assert run("server", "stop")["stopped"]
     answers.append(run("graft", "notes", "-p", "who?", "-n", "4", *model, "--engine", "server"))
-    answers.append(run("graft", "notes", "-p", "who?", "-n", "4", *model))  # the embedded engine, the server's block
+    # the embedded engine, the server's block
+    answers.append(run("graft", "notes", "-p", "who?", "-n", "4", *model))
     assert len({answer["text"] for answer in answers}) == 1

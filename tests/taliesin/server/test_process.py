@@ -1,4 +1,6 @@
-"""What is known of llama-server without one: options, names, records, whose turn it is; and the commands on slot files."""
+"""What is known of llama-server without one: options, names, records, whose turn it is; and the
+commands on slot files.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from filelock import FileLock
 from typer.testing import CliRunner
 
 from taliesin import cli
-from taliesin.errors import EngineUnavailable, RecipeMismatch, ServerError, StoreFull, StoreLocked, UsageError
+from taliesin.errors import (
+    EngineUnavailable,
+    RecipeMismatch,
+    ServerError,
+    StoreFull,
+    StoreLocked,
+    UsageError,
+)
 from taliesin.host import console
 from taliesin.server import process as server
 from taliesin.server.process import Options
@@ -36,7 +45,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return getattr(error, "exit_code", result.exit_code), result.stdout
 
 
-# -- options -----------------------------------------------------------------------------------------------------------
+# -- options ---------------------------------------------------------------------------------------
 
 
 def test_the_default_options_are_exact_and_say_so_on_the_command_line() -> None:
@@ -65,7 +74,9 @@ def test_every_other_option_has_a_reason(options: Options) -> None:
     assert len(options.inexact()) == 1
 
 
-@pytest.mark.parametrize("wrong", [{"n_slots": 0}, {"n_ctx": 10}, {"n_ubatch": 0}, {"n_threads": 0}, {"type_k": "f17"}])
+@pytest.mark.parametrize(
+    "wrong", [{"n_slots": 0}, {"n_ctx": 10}, {"n_ubatch": 0}, {"n_threads": 0}, {"type_k": "f17"}]
+)
 def test_options_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Options(**wrong)
@@ -79,9 +90,19 @@ def test_names_sent_to_a_server_are_hexadecimal(name: str) -> None:
 
 
 def test_only_exact_servers_have_an_embedded_twin() -> None:
-    own = {"slots": 4, "kv_unified": False, "slot_prompt_similarity": 0.0, "cache_ram_mib": 0, "ctx_checkpoints": 0}
+    own = {
+        "slots": 4,
+        "kv_unified": False,
+        "slot_prompt_similarity": 0.0,
+        "cache_ram_mib": 0,
+        "ctx_checkpoints": 0,
+    }
     recipe = {"engine": "llama-server", "n_ubatch": 512, "kv_unified": False, "server": own}
-    assert server.embedded_recipe(recipe) == {"engine": "embedded", "n_ubatch": 512, "kv_unified": True}
+    assert server.embedded_recipe(recipe) == {
+        "engine": "embedded",
+        "n_ubatch": 512,
+        "kv_unified": True,
+    }
     for wrong in ({"ctx_checkpoints": 32}, {"kv_unified": True}, {"slots": None}):
         with pytest.raises(RecipeMismatch):
             server.embedded_recipe(recipe | {"server": own | wrong})
@@ -90,10 +111,12 @@ def test_only_exact_servers_have_an_embedded_twin() -> None:
             server.embedded_recipe(malformed)
 
 
-# -- the binary and the process ----------------------------------------------------------------------------------------
+# -- the binary and the process --------------------------------------------------------------------
 
 
-def test_a_binary_is_named_cached_or_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_binary_is_named_cached_or_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TALIESIN_CACHE", str(tmp_path))
     with pytest.raises(EngineUnavailable, match="no llama-server") as caught:
         server.find_binary(variables={})
@@ -134,7 +157,14 @@ def test_a_record_of_a_process_that_is_gone_or_another_is_no_server(tmp_path: Pa
     assert not server.stop(tmp_path)
     assert not (tmp_path / "server.json").exists()
     broken = [json.dumps(known | wrong) for wrong in ({"url": 5}, {"options": {"n_slots": 0}})]
-    for damaged in ("{", "[" * 10**5, "[]", "{}", *broken, json.dumps(known | {"options": {"n_slots": 0, "x": 1}})):
+    for damaged in (
+        "{",
+        "[" * 10**5,
+        "[]",
+        "{}",
+        *broken,
+        json.dumps(known | {"options": {"n_slots": 0, "x": 1}}),
+    ):
         (tmp_path / "server.json").write_text(damaged)
         with pytest.raises(ServerError, match="record of the server"):
             server.running(tmp_path)
@@ -158,8 +188,11 @@ def test_what_a_slot_folder_holds_does_not_stop_a_start(tmp_path: Path) -> None:
     assert not (tmp_path / "server.json").exists()
 
 
-def test_a_server_is_on_record_before_it_is_healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Loading takes minutes: a `start` that is killed in them must not leave a server that nobody finds.
+def test_a_server_is_on_record_before_it_is_healthy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Loading takes minutes: a `start` that is killed in them must not leave a server that nobody
+    # finds.
     binary = tmp_path / "llama-server"
     binary.write_text("#!/bin/sh\nexec sleep 60\n")
     binary.chmod(0o755)
@@ -188,9 +221,12 @@ def test_what_killed_private_servers_left_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "key"), [("http://[::1", None), ("http://x:port", None), ("http://x", "ключ"), ("http://x", "a\nb")]
+    ("url", "key"),
+    [("http://[::1", None), ("http://x:port", None), ("http://x", "ключ"), ("http://x", "a\nb")],
 )
-def test_an_address_or_key_that_cannot_be_one_is_a_usage_error(tmp_path: Path, url: str, key: str | None) -> None:
+def test_an_address_or_key_that_cannot_be_one_is_a_usage_error(
+    tmp_path: Path, url: str, key: str | None
+) -> None:
     with pytest.raises(UsageError, match="not a server"):
         server.attach(url, tmp_path, key)
 
@@ -201,8 +237,12 @@ def test_a_server_by_address_that_is_not_there_says_why(tmp_path: Path) -> None:
     assert "refused" in str(caught.value.got)
 
 
-@pytest.mark.parametrize("props", [{}, {"total_slots": "x"}, {"total_slots": 10**9}, {"total_slots": -1}])
-def test_props_of_something_else_are_an_error(tmp_path: Path, props: dict[str, Any], tiny_model: Any) -> None:
+@pytest.mark.parametrize(
+    "props", [{}, {"total_slots": "x"}, {"total_slots": 10**9}, {"total_slots": -1}]
+)
+def test_props_of_something_else_are_an_error(
+    tmp_path: Path, props: dict[str, Any], tiny_model: Any
+) -> None:
     from taliesin.server.backend import ServerEngine
 
     made = server.Server("http://127.0.0.1:1", tmp_path)
@@ -218,7 +258,7 @@ def test_a_server_by_address_needs_its_folder(tmp_path: Path) -> None:
         server.attach("http://127.0.0.1:1", tmp_path / "absent")
 
 
-# -- slots -------------------------------------------------------------------------------------------------------------
+# -- slots -----------------------------------------------------------------------------------------
 
 
 def test_a_block_keeps_its_slot_and_the_oldest_makes_room(tmp_path: Path) -> None:
@@ -254,7 +294,9 @@ def test_a_slot_in_use_is_empty_in_the_book(tmp_path: Path) -> None:
     assert slots.book()[0].block == "a"
 
 
-def test_a_book_that_cannot_be_kept_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_book_that_cannot_be_kept_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slots = Slots(tmp_path, 1)
     with slots.lease("a") as slot:
         slot.block = "a"
@@ -289,7 +331,11 @@ def test_one_request_at_a_time_across_objects_and_threads(tmp_path: Path) -> Non
     for thread in threads:
         thread.join()
     assert most == [1]
-    with Slots(tmp_path, 4).lease(None), pytest.raises(StoreLocked), Slots(tmp_path, 4, seconds=0.05).lease(None):
+    with (
+        Slots(tmp_path, 4).lease(None),
+        pytest.raises(StoreLocked),
+        Slots(tmp_path, 4, seconds=0.05).lease(None),
+    ):
         pass
 
 
@@ -304,7 +350,12 @@ def test_a_damaged_book_reads_as_empty_slots(tmp_path: Path) -> None:
         '"next_token": 1.5',
         '"n_tokens": null',
     )
-    for text in ("{", "[" * 10**5, '[{"number": 1}]', *(f'[{{"number": 0, {w}}}, {{"number": 1}}]' for w in wrong)):
+    for text in (
+        "{",
+        "[" * 10**5,
+        '[{"number": 1}]',
+        *(f'[{{"number": 0, {w}}}, {{"number": 1}}]' for w in wrong),
+    ):
         (tmp_path / ".taliesin-slots.json").write_text(text)
         assert slots.book() == [Slot(0), Slot(1)]
 
@@ -322,7 +373,7 @@ def test_a_used_slot_holds_its_block_only_while_the_ring_allows(tmp_path: Path) 
     assert Slot(0, "a", 1000, 5000, 7).holds("a", 0, 0)
 
 
-# -- commands ----------------------------------------------------------------------------------------------------------
+# -- commands --------------------------------------------------------------------------------------
 
 
 def test_show_says_what_a_stock_server_makes_of_a_file() -> None:
@@ -344,8 +395,11 @@ def test_layout_writes_a_file_that_is_reused(tmp_path: Path) -> None:
     assert found.laid_out
     assert found.n_stream == 2
     assert found.parts[1].n_cells == 256
-    assert json.loads(run("slotfile", "show", str(target), "--json")[1])["reuse"] == "reused as it is"
-    assert run("slotfile", "layout", str(target), "--in-place", *options)[0] == 2  # laid out already
+    assert (
+        json.loads(run("slotfile", "show", str(target), "--json")[1])["reuse"] == "reused as it is"
+    )
+    # laid out already
+    assert run("slotfile", "layout", str(target), "--in-place", *options)[0] == 2
     copy = tmp_path / "copy.bin"
     copy.write_bytes(GOLDEN.read_bytes())
     assert run("slotfile", "layout", str(copy), "--in-place", "--parallel", "1", *options)[0] == 0

@@ -1,4 +1,6 @@
-"""The plan that rebuilds a fresh run's cells: against a model of llama.cpp's ring, for any length, window and ubatch."""
+"""The plan that rebuilds a fresh run's cells: against a model of llama.cpp's ring, for any length,
+window and ubatch.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from taliesin.state import placement, seqstate
 
 
 def fresh_ring(n_tokens: int, ring: int) -> tuple[dict[int, int], int]:
-    """Cells of a ring after `n_tokens` one by one (cell -> position), and the write head: the rule itself, without formulas."""
+    """Cells of a ring after `n_tokens` one by one (cell -> position), and the write head: the rule
+    itself, without formulas.
+    """
     cells: dict[int, int] = {}
     head = 0
     for position in range(n_tokens):
@@ -27,7 +31,9 @@ def fresh_ring(n_tokens: int, ring: int) -> tuple[dict[int, int], int]:
 def apply(
     steps: list[placement.Step], blob: bytes, ring: int
 ) -> tuple[dict[int, bytes], dict[int, int], int, list[int]]:
-    """What llama.cpp would hold after the steps: window rows and positions by cell, the head, and the ordinary positions."""
+    """What llama.cpp would hold after the steps: window rows and positions by cell, the head, and
+    the ordinary positions.
+    """
     rows: dict[int, bytes] = {}
     cells: dict[int, int] = {}
     head = 0
@@ -44,7 +50,9 @@ def apply(
         for target, data in step.literals:
             buffer[target : target + len(data)] = data
         for copy in step.copies:
-            buffer[copy.target : copy.target + copy.size] = blob[copy.source : copy.source + copy.size]
+            buffer[copy.target : copy.target + copy.size] = blob[
+                copy.source : copy.source + copy.size
+            ]
         state = parse(bytes(buffer), 2)
         if state.parts[0].n_cells:
             ordinary = state.parts[0].positions.tolist()
@@ -56,7 +64,12 @@ def apply(
             head = window.n_cells
             first = window.keys[0]
             rows = {
-                i: bytes(buffer[first.offset + i * first.row_bytes : first.offset + (i + 1) * first.row_bytes])
+                i: bytes(
+                    buffer[
+                        first.offset + i * first.row_bytes : first.offset
+                        + (i + 1) * first.row_bytes
+                    ]
+                )
                 for i in cells
             }
     return rows, cells, head % ring, ordinary
@@ -69,13 +82,18 @@ lengths = st.integers(1, 200)
 def test_the_ring_is_as_a_fresh_run_leaves_it(n: int, window: int, slack: int) -> None:
     ring = window + slack
     expected, head = fresh_ring(n, ring)
-    visible = {cell: position for cell, position in sorted(expected.items()) if position >= n - window}
+    visible = {
+        cell: position for cell, position in sorted(expected.items()) if position >= n - window
+    }
     blob = PREFIX + part(list(range(n))) + part(list(visible.values()))
-    rows, cells, got_head, ordinary = apply(placement.plan(parse(blob, 2), n, window, ring), blob, ring)
+    rows, cells, got_head, ordinary = apply(
+        placement.plan(parse(blob, 2), n, window, ring), blob, ring
+    )
     assert ordinary == list(range(n))
     assert got_head == head
     assert {c: p for c, p in cells.items() if p >= n - window} == visible
-    # masked cells hold what the fresh run holds there, but for the one that was freed to move the head
+    # masked cells hold what the fresh run holds there, but for the one that was freed to move the
+    # head
     assert set(expected.items()) - set(cells.items()) <= {(head, n - ring)}
     assert all(rows[cell] == bytes([position % 251]) * 8 for cell, position in visible.items())
     assert all(not any(row) for cell, row in rows.items() if cell not in visible)
@@ -104,7 +122,9 @@ def test_without_window_layers_the_state_is_handed_over_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "positions", [[0, 2, 1], [1, 2, 3], [0, 1], [0, 1, 2, 3]], ids=["order", "offset", "missing", "too many"]
+    "positions",
+    [[0, 2, 1], [1, 2, 3], [0, 1], [0, 1, 2, 3]],
+    ids=["order", "offset", "missing", "too many"],
 )
 def test_cells_that_a_fresh_run_would_not_have_are_refused(positions: list[int]) -> None:
     with pytest.raises(FormatError, match="not where a fresh run puts them"):
@@ -112,7 +132,9 @@ def test_cells_that_a_fresh_run_would_not_have_are_refused(positions: list[int])
 
 
 def test_a_packed_window_is_refused() -> None:
-    """llama.cpp's own restore packs window cells from 0 on: saved again, that state must not pass for a fresh one."""
+    """llama.cpp's own restore packs window cells from 0 on: saved again, that state must not pass
+    for a fresh one.
+    """
     blob = PREFIX + part(list(range(20))) + part([16, 17, 18, 19])
     with pytest.raises(FormatError, match="not where a fresh run puts them"):
         placement.plan(parse(blob, 2), 20, 4, 6)

@@ -1,4 +1,6 @@
-"""The parser of sequence states: what it takes, and that no byte string makes it do anything but refuse."""
+"""The parser of sequence states: what it takes, and that no byte string makes it do anything but
+refuse.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from taliesin.state import seqstate
 PREFIX = struct.pack("<Ii", 0xAF143CB8, 0)
 
 
-def part(positions: list[int], *, layers: int = 2, row_bytes: int = 8, v_trans: int = 0, values: bool = True) -> bytes:
+def part(
+    positions: list[int],
+    *,
+    layers: int = 2,
+    row_bytes: int = 8,
+    v_trans: int = 0,
+    values: bool = True,
+) -> bytes:
     """The bytes of one cache part, its rows filled with the row's number."""
     if not positions:
         return struct.pack("<II", 1, 0)
@@ -67,7 +76,10 @@ def test_structure_holds_every_byte_outside_the_rows() -> None:
 BROKEN = {
     "n_stream": PREFIX + struct.pack("<II", 2, 1),
     "more cells than bytes": PREFIX + struct.pack("<II", 1, 0xFFFFFFFF),
-    "a cell of two sequences": PREFIX + part([0, 1])[:12] + struct.pack("<I", 2) + part([0, 1])[16:],
+    "a cell of two sequences": PREFIX
+    + part([0, 1])[:12]
+    + struct.pack("<I", 2)
+    + part([0, 1])[16:],
     "a negative position": PREFIX + part([-1, 0]),
     "two cells at one position": PREFIX + part([1, 1]),
     "no layers": PREFIX + part([0], layers=0),
@@ -96,7 +108,11 @@ def test_no_bytes_do_anything_but_parse_or_refuse(data: bytes, n_parts: int) -> 
 @given(st.data())
 def test_one_changed_structural_byte_never_parses_to_the_same_cells(data: st.DataObject) -> None:
     good = bytearray(PREFIX + part([0, 1, 2], layers=1, row_bytes=2))
-    at = data.draw(st.sampled_from([o + i for o, piece in parse(bytes(good)).structure[1:] for i in range(len(piece))]))
+    at = data.draw(
+        st.sampled_from(
+            [o + i for o, piece in parse(bytes(good)).structure[1:] for i in range(len(piece))]
+        )
+    )
     good[at] ^= data.draw(st.integers(1, 255))
     try:
         state = parse(bytes(good))

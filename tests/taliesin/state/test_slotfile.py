@@ -11,7 +11,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from taliesin.errors import FormatError, StoreFull, StoreMissing, UnsupportedModel, UnsupportedVersion
+from taliesin.errors import (
+    FormatError,
+    StoreFull,
+    StoreMissing,
+    UnsupportedModel,
+    UnsupportedVersion,
+)
 from taliesin.state import placement, seqstate, slotfile
 
 ROW = 4  # bytes of one cell's K or V in these states
@@ -29,7 +35,9 @@ def part(positions: list[int], layers: int, seq_id: int, n_stream: int, stream: 
     for kind in (0, 1):
         for layer in range(layers):
             body += struct.pack("<iQ", 1, ROW) + b"".join(row(p, layer, kind) for p in positions)
-    return struct.pack("<I", n_stream) + bytes(4 * stream) + body + bytes(4 * (n_stream - 1 - stream))
+    return (
+        struct.pack("<I", n_stream) + bytes(4 * stream) + body + bytes(4 * (n_stream - 1 - stream))
+    )
 
 
 def held(n: int, window: int, ring: int) -> list[int]:
@@ -37,10 +45,14 @@ def held(n: int, window: int, ring: int) -> list[int]:
     return [int(p) for p in placement.ring_positions(n, ring) if p >= n - window]
 
 
-def slot_bytes(n: int, window: int = 0, ring: int = 0, slot: int = 0, n_stream: int = 1, packed: bool = True) -> bytes:
+def slot_bytes(
+    n: int, window: int = 0, ring: int = 0, slot: int = 0, n_stream: int = 1, packed: bool = True
+) -> bytes:
     tokens = [(7 * i) % 1000 for i in range(n)]
     words = [-1, 1, n, *tokens, 0] if packed else tokens
-    data = struct.pack("<III", slotfile.MAGIC, 3, len(words)) + struct.pack(f"<{len(words)}i", *words)
+    data = struct.pack("<III", slotfile.MAGIC, 3, len(words)) + struct.pack(
+        f"<{len(words)}i", *words
+    )
     stream = slot if n_stream > 1 else 0
     data += part(list(range(n)), 1, slot, n_stream, stream)
     if window:
@@ -62,14 +74,18 @@ shapes = st.tuples(
 
 @settings(deadline=None)
 @given(shapes)
-def test_a_slot_file_gives_a_payload_of_one_sequence(shape: tuple[int, tuple[int, int], tuple[int, int], bool]) -> None:
+def test_a_slot_file_gives_a_payload_of_one_sequence(
+    shape: tuple[int, tuple[int, int], tuple[int, int], bool],
+) -> None:
     n, (window, ring), (n_stream, slot), packed = shape
     found = parsed(slot_bytes(n, window, ring, slot, n_stream, packed))
     assert (found.n_stream, found.seq_id, found.packed) == (n_stream, slot, packed)
     payload = b"".join(found.payload())
     alone = slot_bytes(n, window, ring)
     assert payload == slotfile.STATE_PREFIX + alone[12 + 4 * (n + 4) :]
-    state = seqstate.parse(lambda at, size: payload[at : at + size], len(payload), 2 if window else 1)
+    state = seqstate.parse(
+        lambda at, size: payload[at : at + size], len(payload), 2 if window else 1
+    )
     placement.check(state, n, window, ring)
 
 
@@ -80,7 +96,9 @@ def test_a_laid_out_file_puts_every_cell_where_a_fresh_run_has_it(
 ) -> None:
     n, (window, ring), (n_stream, slot), packed = shape
     own = parsed(slot_bytes(n, window, ring, slot, n_stream, packed))
-    image = slotfile.lay_out(memoryview(b"".join(own.payload())), own.tokens, window, ring, n_stream)
+    image = slotfile.lay_out(
+        memoryview(b"".join(own.payload())), own.tokens, window, ring, n_stream
+    )
     again = slotfile.parse(image, HERE)
     assert again.tokens.tolist() == own.tokens.tolist()
     assert again.n_stream == n_stream
@@ -95,13 +113,16 @@ def test_a_laid_out_file_puts_every_cell_where_a_fresh_run_has_it(
     for layer, rows in enumerate(windowed.keys):
         for index, position in enumerate(windowed.positions):
             stored = bytes(again.data[rows.offset + index * ROW : rows.offset + (index + 1) * ROW])
-            assert stored == (row(int(position), layer, 0) if n - window <= position < n else bytes(ROW))
+            assert stored == (
+                row(int(position), layer, 0) if n - window <= position < n else bytes(ROW)
+            )
     assert again.window == own.window == (window if n > window else 0)
     assert again.laid_out == (n > window)
 
 
 def other_kinds(data: bytes) -> set[int]:
-    """Lengths at which a cut file is a whole file of another kind of model: without window layers, or with K alone (MLA).
+    """Lengths at which a cut file is a whole file of another kind of model: without window layers,
+    or with K alone (MLA).
 
     The bytes cannot tell; the engine compares the parts with the model's before it uses them.
     """
@@ -113,7 +134,9 @@ def other_kinds(data: bytes) -> set[int]:
 @settings(deadline=None, max_examples=300)
 @given(st.data())
 def test_damage_is_refused_or_changes_only_values(data: st.DataObject) -> None:
-    """No flip, cut or extension reaches the caller as anything but our exceptions; what parses has a cell for each token."""
+    """No flip, cut or extension reaches the caller as anything but our exceptions; what parses has
+    a cell for each token.
+    """
     good = slot_bytes(40, 8, 16)
     match data.draw(st.sampled_from(["flip", "cut", "extend"])):
         case "flip":
@@ -151,7 +174,11 @@ def test_another_version_is_named() -> None:
 
 def test_media_and_empty_slots_are_refused() -> None:
     words = [-1, 1, 1, 5, 1]
-    data = struct.pack("<III", slotfile.MAGIC, 3, len(words)) + struct.pack("<5i", *words) + part([0], 1, 0, 1, 0)
+    data = (
+        struct.pack("<III", slotfile.MAGIC, 3, len(words))
+        + struct.pack("<5i", *words)
+        + part([0], 1, 0, 1, 0)
+    )
     with pytest.raises(UnsupportedModel, match="images or audio"):
         parsed(data)
     with pytest.raises(FormatError, match="empty"):
@@ -203,7 +230,9 @@ def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_golden_file_reads_as_it_did() -> None:
-    """Written by llama-server of the pinned build from slot 1 of 2 (tests/golden/make_slot.py): window 32, ring 256."""
+    """Written by llama-server of the pinned build from slot 1 of 2 (tests/golden/make_slot.py):
+    window 32, ring 256.
+    """
     found = slotfile.read(Path(__file__).parents[2] / "golden" / "slot_v3.bin")
     assert (len(found.tokens), found.n_stream, found.seq_id, found.window) == (300, 2, 1, 32)
     assert found.parts[0].positions.tolist() == list(range(300))

@@ -1,4 +1,6 @@
-"""The block file format: golden bytes, one negative test per rule, and what a writer and a reader promise."""
+"""The block file format: golden bytes, one negative test per rule, and what a writer and a reader
+promise.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taliesin.errors import FormatError, StoreDamaged, StoreMissing, TaliesinError, UnsupportedVersion
+from taliesin.errors import (
+    FormatError,
+    StoreDamaged,
+    StoreMissing,
+    TaliesinError,
+    UnsupportedVersion,
+)
 from taliesin.host.canonical import canonical_json
 from taliesin.store import blockfile
 from taliesin.store import header as blockheader
@@ -52,7 +60,9 @@ GOLDEN_HEADER = BlockHeader(
 )
 
 
-def write(path: Path, header: BlockHeader = GOLDEN_HEADER, payload: Any = golden.PAYLOAD, **options: Any) -> str:
+def write(
+    path: Path, header: BlockHeader = GOLDEN_HEADER, payload: Any = golden.PAYLOAD, **options: Any
+) -> str:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         return blockfile.write(fd, header, payload, **options)
@@ -72,7 +82,7 @@ def read_all(path: Path, verify: bool = True) -> bytes:
         return bytes(destination)
 
 
-# -- the golden bytes --------------------------------------------------------------------------------------------------
+# -- the golden bytes ------------------------------------------------------------------------------
 
 
 def test_golden_block_of_version_1_is_read() -> None:
@@ -129,7 +139,7 @@ def test_every_golden_damage_has_a_file() -> None:
     assert {path.stem for path in (GOLDEN / "damaged").iterdir()} == set(GOLDEN_DAMAGE)
 
 
-# -- one negative test per rule ----------------------------------------------------------------------------------------
+# -- one negative test per rule --------------------------------------------------------------------
 
 BIG = 1 << 63
 
@@ -177,7 +187,9 @@ BIG = 1 << 63
     ],
     ids=str,
 )
-def test_broken_rule_is_refused_behind_correct_digests(tmp_path: Path, forgery: dict[str, Any], message: str) -> None:
+def test_broken_rule_is_refused_behind_correct_digests(
+    tmp_path: Path, forgery: dict[str, Any], message: str
+) -> None:
     path = put_bytes(tmp_path / "b.kvb", golden.encode(**forgery))
     with pytest.raises(FormatError, match=message):
         BlockFile.open(path)
@@ -229,9 +241,16 @@ def test_required_meta_field_is_required(tmp_path: Path, key: str) -> None:
 
 def test_optional_meta_fields_may_be_absent(tmp_path: Path) -> None:
     meta = {key: golden.META[key] for key in ("title", "created", "recipe", "equals")}
-    with BlockFile.open(put_bytes(tmp_path / "b.kvb", golden.encode(meta, tail=[], text=""))) as block:
+    with BlockFile.open(
+        put_bytes(tmp_path / "b.kvb", golden.encode(meta, tail=[], text=""))
+    ) as block:
         header = block.header
-        assert (header.certificate, header.after_query, header.stop, header.source) == (None, (), (), None)
+        assert (header.certificate, header.after_query, header.stop, header.source) == (
+            None,
+            (),
+            (),
+            None,
+        )
         assert header.part == Part(0, 1)
         assert header.extra == {}
 
@@ -253,7 +272,9 @@ def test_announced_sizes_are_not_allocated_before_they_fit_the_file(tmp_path: Pa
 
 @given(length=st.integers(0, len(golden.encode()) - 1))
 @settings(max_examples=60, deadline=None)
-def test_block_cut_anywhere_is_refused(tmp_path_factory: pytest.TempPathFactory, length: int) -> None:
+def test_block_cut_anywhere_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, length: int
+) -> None:
     path = put_bytes(tmp_path_factory.getbasetemp() / "cut.kvb", golden.encode()[:length])
     with pytest.raises((FormatError, StoreDamaged)):
         BlockFile.open(path)
@@ -284,7 +305,7 @@ def test_no_geometry_behind_a_correct_digest_makes_anything_but_a_clear_error(
         BlockFile.open(path)
 
 
-# -- cases from public reports -----------------------------------------------------------------------------------------
+# -- cases from public reports ---------------------------------------------------------------------
 
 
 @given(offset=st.integers(0, len(golden.encode()) - 1), bit=st.integers(0, 7))
@@ -374,7 +395,7 @@ def test_folder_and_fifo_are_refused_without_waiting(tmp_path: Path) -> None:
             BlockFile.open(path)
 
 
-# -- round trips -------------------------------------------------------------------------------------------------------
+# -- round trips -----------------------------------------------------------------------------------
 
 json_values = st.recursive(
     st.none()
@@ -413,7 +434,9 @@ headers = st.builds(
 
 def cut_at_random(buffer: bytearray, rng: random.Random) -> list[tuple[int, memoryview]]:
     """`buffer` as consecutive (offset, view) pieces, some of them empty."""
-    cuts = sorted([0, len(buffer), *(rng.randint(0, len(buffer)) for _ in range(rng.randint(0, 12)))])
+    cuts = sorted(
+        [0, len(buffer), *(rng.randint(0, len(buffer)) for _ in range(rng.randint(0, 12)))]
+    )
     view = memoryview(buffer)
     return [(a, view[a:b]) for a, b in pairwise(cuts)]
 
@@ -432,7 +455,9 @@ def test_what_is_written_is_read_back(
     destination = bytearray(len(payload))
     with BlockFile.open(path) as block:
         assert block.header == header
-        block.read_into(cut_at_random(destination, rng), verify=rng.random() < 0.5, threads=rng.randint(1, 3))
+        block.read_into(
+            cut_at_random(destination, rng), verify=rng.random() < 0.5, threads=rng.randint(1, 3)
+        )
     assert destination == payload
     path.unlink()
 
@@ -449,7 +474,11 @@ def test_buffers_of_any_kind_are_one_payload(tmp_path: Path) -> None:
 
 def test_chunk_of_more_pieces_than_one_system_call_takes(tmp_path: Path) -> None:
     payload = random.Random(0).randbytes(3 * 4096 + 5)
-    write(tmp_path / "b.kvb", payload=[payload[i : i + 3] for i in range(0, len(payload), 3)], chunk_bytes=1 << 20)
+    write(
+        tmp_path / "b.kvb",
+        payload=[payload[i : i + 3] for i in range(0, len(payload), 3)],
+        chunk_bytes=1 << 20,
+    )
     destination = bytearray(len(payload))
     view = memoryview(destination)
     with BlockFile.open(tmp_path / "b.kvb") as block:
@@ -457,17 +486,23 @@ def test_chunk_of_more_pieces_than_one_system_call_takes(tmp_path: Path) -> None
     assert destination == payload
 
 
-def test_short_reads_and_writes_of_the_system_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_reads_and_writes_of_the_system_are_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real_read, real_write = os.preadv, os.pwritev
-    monkeypatch.setattr(os, "pwritev", lambda fd, views, offset: real_write(fd, [views[0][:777]], offset))
-    monkeypatch.setattr(os, "preadv", lambda fd, views, offset: real_read(fd, [views[0][:555]], offset))
+    monkeypatch.setattr(
+        os, "pwritev", lambda fd, views, offset: real_write(fd, [views[0][:777]], offset)
+    )
+    monkeypatch.setattr(
+        os, "preadv", lambda fd, views, offset: real_read(fd, [views[0][:555]], offset)
+    )
     write(tmp_path / "b.kvb", chunk_bytes=4096)
     assert read_all(tmp_path / "b.kvb") == golden.PAYLOAD
     monkeypatch.undo()
     assert (tmp_path / "b.kvb").read_bytes() == golden.encode()
 
 
-# -- the writer --------------------------------------------------------------------------------------------------------
+# -- the writer ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -489,7 +524,9 @@ def test_short_reads_and_writes_of_the_system_are_continued(tmp_path: Path, monk
     ],
     ids=str,
 )
-def test_writer_refuses_what_a_reader_would(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_writer_refuses_what_a_reader_would(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(FormatError, match=message):
         write(tmp_path / "b.kvb", dataclasses.replace(GOLDEN_HEADER, **changes))
     assert (tmp_path / "b.kvb").stat().st_size == 0
@@ -508,7 +545,9 @@ def test_writer_distrusts_what_it_wrote(tmp_path: Path, monkeypatch: pytest.Monk
         write(tmp_path / "b.kvb")
 
 
-def test_file_is_no_block_before_its_payload_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_no_block_before_its_payload_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(_fd: int) -> None:
         raise OSError(5, "the disk is gone")
 
@@ -519,7 +558,7 @@ def test_file_is_no_block_before_its_payload_is_on_disk(tmp_path: Path, monkeypa
         BlockFile.open(tmp_path / "b.kvb")
 
 
-# -- the reader --------------------------------------------------------------------------------------------------------
+# -- the reader ------------------------------------------------------------------------------------
 
 
 def test_first_bad_chunk_is_named_with_its_bytes(tmp_path: Path) -> None:
@@ -562,7 +601,12 @@ def test_range_outside_the_payload_is_refused() -> None:
     with BlockFile.open(GOLDEN / "block_v1.kvb") as block:
         assert block.read_at(10, 5) == golden.PAYLOAD[10:15]
         assert block.read_at(block.payload_bytes, 0) == b""
-        for offset, size in ((-1, 1), (0, -1), (block.payload_bytes, 1), (0, block.payload_bytes + 1)):
+        for offset, size in (
+            (-1, 1),
+            (0, -1),
+            (block.payload_bytes, 1),
+            (0, block.payload_bytes + 1),
+        ):
             with pytest.raises(ValueError, match="outside"):
                 block.read_at(offset, size)
 
@@ -595,7 +639,10 @@ def test_descriptor_is_not_left_open_when_a_block_is_refused(tmp_path: Path) -> 
 
 
 def test_header_of_the_reader_cannot_be_changed_by_accident() -> None:
-    with BlockFile.open(GOLDEN / "block_v1.kvb") as block, pytest.raises(ValueError, match="read-only"):
+    with (
+        BlockFile.open(GOLDEN / "block_v1.kvb") as block,
+        pytest.raises(ValueError, match="read-only"),
+    ):
         block.header.tokens[0] = 5
 
 
@@ -610,7 +657,8 @@ def test_identity_changes_with_the_file(tmp_path: Path) -> None:
         assert block.identity != identity
         assert stat.S_ISREG(path.stat().st_mode)
         assert block.identity.stamp == ":".join(
-            str(getattr(path.stat(), f"st_{field}")) for field in ("dev", "ino", "size", "mtime_ns", "ctime_ns")
+            str(getattr(path.stat(), f"st_{field}"))
+            for field in ("dev", "ino", "size", "mtime_ns", "ctime_ns")
         )
 
 

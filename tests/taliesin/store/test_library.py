@@ -1,4 +1,6 @@
-"""The library: names, index, lock, crash safety, check, gc, bundles. Writers are killed for real, in forked processes."""
+"""The library: names, index, lock, crash safety, check, gc, bundles. Writers are killed for real,
+in forked processes.
+"""
 
 from __future__ import annotations
 
@@ -101,13 +103,18 @@ def damage(path: Path, offset: int = -TRAILER - 1) -> None:
     path.chmod(0o400)
 
 
-# -- storing and finding -----------------------------------------------------------------------------------------------
+# -- storing and finding ---------------------------------------------------------------------------
 
 
 def test_stored_block_is_found_by_name_and_by_id(store: Library) -> None:
     info = store.put("handbook", header("The Handbook"), payload())
     assert read(store, "handbook") == read(store, info.id) == read(store, info.id[:8]) == payload()
-    assert (info.name, info.title, info.n_tokens, info.payload_bytes) == ("handbook", "The Handbook", 20, 5000)
+    assert (info.name, info.title, info.n_tokens, info.payload_bytes) == (
+        "handbook",
+        "The Handbook",
+        20,
+        5000,
+    )
     assert store.list() == [info]
     assert store.info("handbook") == store.info(info.id[:9])._replace(name="handbook") == info
     path = store.path / "blocks" / info.id[:2] / f"{info.id}.kvb"
@@ -241,7 +248,7 @@ def test_block_under_another_blocks_id_is_refused(store: Library) -> None:
     assert store.list()[0].problem == store.info("a").problem == "another block under this id"
 
 
-# -- names -------------------------------------------------------------------------------------------------------------
+# -- names -----------------------------------------------------------------------------------------
 
 
 @given(name=st.text(min_size=1, max_size=80))
@@ -294,7 +301,20 @@ def test_composed_and_decomposed_spelling_are_one_name(store: Library) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", " a", "a ", "a\nb", "a\0b", "\x1b[31m", "a\u202eb", "\ud800", "x" * 201, "諸" * 81, "\u00a0a"]
+    "name",
+    [
+        "",
+        " a",
+        "a ",
+        "a\nb",
+        "a\0b",
+        "\x1b[31m",
+        "a\u202eb",
+        "\ud800",
+        "x" * 201,
+        "諸" * 81,
+        "\u00a0a",
+    ],
 )
 def test_malformed_name_is_refused(store: Library, name: str) -> None:
     with pytest.raises(UsageError, match="name"):
@@ -302,7 +322,7 @@ def test_malformed_name_is_refused(store: Library, name: str) -> None:
     assert files(store).keys() == {"library.json"}
 
 
-# -- the index is a cache ----------------------------------------------------------------------------------------------
+# -- the index is a cache --------------------------------------------------------------------------
 
 
 def test_lost_index_is_built_again(store: Library) -> None:
@@ -327,7 +347,9 @@ def test_damaged_index_is_built_again(store: Library, content: bytes) -> None:
         assert again.list() == before
     with Library(store.path) as again:
         assert again.list() == before
-        assert sqlite3.connect(store.path / "index.sqlite3").execute("SELECT count(*) FROM refs").fetchone() == (2,)
+        assert sqlite3.connect(store.path / "index.sqlite3").execute(
+            "SELECT count(*) FROM refs"
+        ).fetchone() == (2,)
 
 
 def test_index_damaged_in_the_middle_is_built_again(store: Library) -> None:
@@ -351,7 +373,9 @@ def test_index_of_another_schema_is_built_again(store: Library) -> None:
     assert Library(store.path).list() == [info]
 
 
-def test_listing_works_where_nothing_can_be_written(store: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_works_where_nothing_can_be_written(
+    store: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     info = store.put("a", header(), payload())
     store.close()
     for path in store.path.glob("index.sqlite3*"):
@@ -361,7 +385,9 @@ def test_listing_works_where_nothing_can_be_written(store: Library, monkeypatch:
         raise sqlite3.OperationalError("unable to open database file")
 
     real = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda path, **kw: real(path, **kw) if path == ":memory:" else refuse())
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda path, **kw: real(path, **kw) if path == ":memory:" else refuse()
+    )
     with Library(store.path) as again:
         assert again.list() == [info]
         again.mark_used(info.id)
@@ -396,7 +422,9 @@ def test_other_process_changes_are_seen_at_once(store: Library) -> None:
         assert names(store) == []
 
 
-def test_folder_that_was_quiet_is_not_read_again(store: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_was_quiet_is_not_read_again(
+    store: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.put("a", header(), payload())
     monkeypatch.setattr(library, "_RACY_SECONDS", -1.0)
     before = store.list()
@@ -405,7 +433,7 @@ def test_folder_that_was_quiet_is_not_read_again(store: Library, monkeypatch: py
     assert store.list() == before
 
 
-# -- opening a folder --------------------------------------------------------------------------------------------------
+# -- opening a folder ------------------------------------------------------------------------------
 
 
 def test_missing_library_is_missing(tmp_path: Path) -> None:
@@ -417,7 +445,9 @@ def test_missing_library_is_missing(tmp_path: Path) -> None:
         Library(tmp_path / "file")
 
 
-def test_library_of_a_user_is_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_of_a_user_is_in_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setenv("TALIESIN_LIBRARY", str(tmp_path / "only the commands read this"))
     assert library.default_path() == Library().path == tmp_path / "taliesin" / "library"
@@ -448,7 +478,9 @@ def test_newer_or_foreign_marker_is_refused(store: Library) -> None:
 
 
 @pytest.mark.parametrize("part", ["blocks", "refs", "tmp", "quarantine", "lock", "index.sqlite3"])
-def test_kv16_symlink_in_place_of_a_part_is_refused(store: Library, tmp_path: Path, part: str) -> None:
+def test_kv16_symlink_in_place_of_a_part_is_refused(
+    store: Library, tmp_path: Path, part: str
+) -> None:
     store.put("a", header(), payload())
     store.list()
     store.close()
@@ -458,7 +490,9 @@ def test_kv16_symlink_in_place_of_a_part_is_refused(store: Library, tmp_path: Pa
         Library(store.path)
 
 
-def test_kv16_symlink_in_place_of_a_block_a_folder_or_a_name_is_refused(store: Library, tmp_path: Path) -> None:
+def test_kv16_symlink_in_place_of_a_block_a_folder_or_a_name_is_refused(
+    store: Library, tmp_path: Path
+) -> None:
     info = store.put("a", header(), payload())
     path = store.block_path(info.id)
     os.rename(path, tmp_path / "outside.kvb")
@@ -497,10 +531,12 @@ def test_kv16_storing_never_writes_through_a_symlink(store: Library, tmp_path: P
     assert not path.is_symlink()
 
 
-# -- trust -------------------------------------------------------------------------------------------------------------
+# -- trust -----------------------------------------------------------------------------------------
 
 
-def test_file_is_verified_once_until_it_changes(store: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_verified_once_until_it_changes(
+    store: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(library, "_RACY_SECONDS", -1.0)
     info = store.put("a", header(), payload())
     with store.open("a") as block:
@@ -551,7 +587,7 @@ def test_lost_index_means_verifying_again(store: Library, monkeypatch: pytest.Mo
         assert Library(store.path).needs_verification(block, "once")
 
 
-# -- gc ----------------------------------------------------------------------------------------------------------------
+# -- gc --------------------------------------------------------------------------------------------
 
 
 def three_blocks(store: Library) -> int:
@@ -565,7 +601,11 @@ def three_blocks(store: Library) -> int:
 def test_gc_removes_the_least_recently_used_first(store: Library) -> None:
     size = three_blocks(store)
     report = store.gc(2 * size)
-    assert ([line.name for line in report.removed], report.freed_bytes, report.kept_bytes) == (["b"], size, 2 * size)
+    assert ([line.name for line in report.removed], report.freed_bytes, report.kept_bytes) == (
+        ["b"],
+        size,
+        2 * size,
+    )
     assert names(store) == ["a", "c"]
     store.gc(0)
     assert names(store) == []
@@ -599,7 +639,10 @@ def test_gc_removes_blocks_without_a_name_first(store: Library) -> None:
 def test_gc_removes_all_names_of_a_block_or_none(store: Library) -> None:
     three_blocks(store)
     store.put("b again", header(), payload(1))
-    assert [line.name for line in store.gc(2 * store.info("a").file_bytes).removed] == ["b", "b again"]
+    assert [line.name for line in store.gc(2 * store.info("a").file_bytes).removed] == [
+        "b",
+        "b again",
+    ]
     store.put("a again", header(), payload(0))
     store.pin("a again")
     store.gc(0)
@@ -618,12 +661,14 @@ def test_negative_budget_is_refused(store: Library) -> None:
         store.gc(-1)
 
 
-# -- check -------------------------------------------------------------------------------------------------------------
+# -- check -----------------------------------------------------------------------------------------
 
 
 def kinds(store: Library, **options: Any) -> list[tuple[str, bool]]:
     """(kind, whether something was done about it) of every finding."""
-    return [(finding.kind, finding.action is not None) for finding in store.check(**options).findings]
+    return [
+        (finding.kind, finding.action is not None) for finding in store.check(**options).findings
+    ]
 
 
 def test_sound_library_has_no_findings(store: Library) -> None:
@@ -636,7 +681,9 @@ def test_sound_library_has_no_findings(store: Library) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 9, 200, 6000, -TRAILER - 1, -40, -1])
-def test_check_finds_damage_anywhere_and_moves_it_only_on_request(store: Library, offset: int) -> None:
+def test_check_finds_damage_anywhere_and_moves_it_only_on_request(
+    store: Library, offset: int
+) -> None:
     info = store.put("a", header(), payload())
     store.put("b", header(), payload(2))
     damage(store.block_path(info.id), offset)
@@ -649,7 +696,9 @@ def test_check_finds_damage_anywhere_and_moves_it_only_on_request(store: Library
     assert kinds(store, repair=True) == [("damaged-block", True), ("dangling-ref", True)]
     assert names(store) == ["b"]
     assert kinds(store) == []
-    assert sorted(path.name.split(".")[0] for path in (store.path / "quarantine").iterdir()) == sorted([info.id, "a"])
+    assert sorted(
+        path.name.split(".")[0] for path in (store.path / "quarantine").iterdir()
+    ) == sorted([info.id, "a"])
     store.put("a", header(), payload())
     assert read(store, "a") == payload()
 
@@ -674,8 +723,15 @@ def test_check_finds_damaged_and_dangling_names(store: Library) -> None:
     info = store.put("b", header(), payload(2))
     (store.path / "refs" / "a.json").write_text("{}")
     store.block_path(info.id).unlink()
-    assert [line.problem for line in store.list()][:2] == ["the name is damaged", "the block is missing"]
-    assert sorted(kinds(store)) == [("damaged-ref", False), ("dangling-ref", False), ("unnamed-block", False)]
+    assert [line.problem for line in store.list()][:2] == [
+        "the name is damaged",
+        "the block is missing",
+    ]
+    assert sorted(kinds(store)) == [
+        ("damaged-ref", False),
+        ("dangling-ref", False),
+        ("unnamed-block", False),
+    ]
     assert sorted(kinds(store, repair=True)) == [
         ("damaged-ref", True),
         ("dangling-ref", True),
@@ -702,9 +758,9 @@ def test_check_reports_strangers_and_leaves_them(store: Library) -> None:
     (store.path / "blocks" / "ab").mkdir(exist_ok=True)
     (store.path / "blocks" / "ab" / "stray.kvb").write_text("x")
     found = store.check(repair=True)
-    assert sorted(finding.path for finding in found.findings if finding.kind == "foreign-file") == sorted(
-        [s for s in strangers if s != "refs/.hidden.json"] + ["blocks/ab/stray.kvb"]
-    )
+    assert sorted(
+        finding.path for finding in found.findings if finding.kind == "foreign-file"
+    ) == sorted([s for s in strangers if s != "refs/.hidden.json"] + ["blocks/ab/stray.kvb"])
     assert all((store.path / s).exists() for s in strangers if s != "refs/.hidden.json")
     assert names(store) == ["a"]
 
@@ -715,7 +771,11 @@ def test_kv16_check_moves_symlinks_away(store: Library, tmp_path: Path) -> None:
     os.rename(store.block_path(info.id), outside)
     store.block_path(info.id).symlink_to(outside)
     (store.path / "refs" / "b.json").symlink_to(tmp_path / "nowhere")
-    assert sorted(kinds(store, repair=True)) == [("dangling-ref", True), ("symlink", True), ("symlink", True)]
+    assert sorted(kinds(store, repair=True)) == [
+        ("dangling-ref", True),
+        ("symlink", True),
+        ("symlink", True),
+    ]
     assert outside.exists()
     assert kinds(store) == []
 
@@ -729,7 +789,9 @@ def test_check_puts_modes_right(store: Library) -> None:
     assert kinds(store) == []
 
 
-def test_check_removes_what_a_killed_writer_left_and_nothing_of_a_living_one(store: Library) -> None:
+def test_check_removes_what_a_killed_writer_left_and_nothing_of_a_living_one(
+    store: Library,
+) -> None:
     (store.path / "tmp" / "dead").mkdir()
     (store.path / "tmp" / "dead" / "draft").write_bytes(b"x")
     (store.path / "tmp" / "ref-dead").write_bytes(b"x")
@@ -747,7 +809,9 @@ def test_check_removes_what_a_killed_writer_left_and_nothing_of_a_living_one(sto
     assert (store.path / "blocks").is_dir()
 
 
-def test_check_stops_after_a_time_and_goes_on_with_the_oldest(store: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_stops_after_a_time_and_goes_on_with_the_oldest(
+    store: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(library, "_RACY_SECONDS", -1.0)
     for i in range(4):
         store.put(f"n{i}", header(), payload(i))
@@ -755,7 +819,9 @@ def test_check_stops_after_a_time_and_goes_on_with_the_oldest(store: Library, mo
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     order: list[Path] = []
     real = BlockFile.verify
-    monkeypatch.setattr(BlockFile, "verify", lambda self, *a: order.append(self.path) or real(self, *a))
+    monkeypatch.setattr(
+        BlockFile, "verify", lambda self, *a: order.append(self.path) or real(self, *a)
+    )
     first = store.check(max_seconds=2.5)
     assert not first.complete
     assert first.n_sound == len(order) == 2
@@ -772,12 +838,16 @@ def test_newer_block_is_reported_and_not_moved(store: Library) -> None:
     store.block_path(block_id).parent.mkdir(exist_ok=True)
     store.block_path(block_id).write_bytes(content)
     store.block_path(block_id).chmod(0o400)
-    assert kinds(store, repair=True) == [("newer-version", False), ("dangling-ref", True), ("unnamed-block", False)]
+    assert kinds(store, repair=True) == [
+        ("newer-version", False),
+        ("dangling-ref", True),
+        ("unnamed-block", False),
+    ]
     assert store.block_path(block_id).exists()
     assert "version 2" in str(store.list()[0].problem)
 
 
-# -- bundles -----------------------------------------------------------------------------------------------------------
+# -- bundles ---------------------------------------------------------------------------------------
 
 
 def test_bundle_carries_blocks_to_another_library(store: Library, tmp_path: Path) -> None:
@@ -869,13 +939,21 @@ def forge_bundle(
     tar_format: int = tarfile.GNU_FORMAT,
     **manifest: Any,
 ) -> Path:
-    """A bundle of the golden block, with what is given in place of the right things. A member: name or TarInfo, content."""
+    """A bundle of the golden block, with what is given in place of the right things. A member: name
+    or TarInfo, content.
+    """
     entry = {"name": "golden", "id": BLOCK_ID, "bytes": len(BLOCK), "root": BLOCK[-32:].hex()}
-    fields = {"format": "taliesin-bundle", "version": 1, "blocks": [entry] if entries is None else entries} | manifest
+    fields = {
+        "format": "taliesin-bundle",
+        "version": 1,
+        "blocks": [entry] if entries is None else entries,
+    } | manifest
     raw = canonical_json(fields)
     with tarfile.open(path, "w", format=tar_format) as tar:
         for name, content in (
-            members if members is not None else [("manifest.json", raw), (f"blocks/{BLOCK_ID}.kvb", BLOCK)]
+            members
+            if members is not None
+            else [("manifest.json", raw), (f"blocks/{BLOCK_ID}.kvb", BLOCK)]
         ):
             info = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
             info.size = len(content)
@@ -884,7 +962,12 @@ def forge_bundle(
 
 
 def entry(**changes: Any) -> dict[str, Any]:
-    return {"name": "golden", "id": BLOCK_ID, "bytes": len(BLOCK), "root": BLOCK[-32:].hex()} | changes
+    return {
+        "name": "golden",
+        "id": BLOCK_ID,
+        "bytes": len(BLOCK),
+        "root": BLOCK[-32:].hex(),
+    } | changes
 
 
 def manifest_of(*entries: dict[str, Any]) -> bytes:
@@ -926,20 +1009,43 @@ MEMBER = f"blocks/{BLOCK_ID}.kvb"
         ({"entries": [entry(bytes=len(BLOCK) + 1)]}, FormatError, "size"),
         ({"entries": [entry(id="0" * 64)]}, FormatError, "does not list"),
         ({"members": [("manifest.json", manifest_of(entry()))]}, FormatError, "ends before"),
-        ({"members": [("manifest.json", manifest_of(entry())), ("../evil", BLOCK)]}, FormatError, "does not list"),
-        ({"members": [("manifest.json", manifest_of(entry())), ("/abs", BLOCK)]}, FormatError, "does not list"),
         (
-            {"members": [("manifest.json", manifest_of(entry())), (link(MEMBER, tarfile.SYMTYPE), b"")]},
+            {"members": [("manifest.json", manifest_of(entry())), ("../evil", BLOCK)]},
+            FormatError,
+            "does not list",
+        ),
+        (
+            {"members": [("manifest.json", manifest_of(entry())), ("/abs", BLOCK)]},
+            FormatError,
+            "does not list",
+        ),
+        (
+            {
+                "members": [
+                    ("manifest.json", manifest_of(entry())),
+                    (link(MEMBER, tarfile.SYMTYPE), b""),
+                ]
+            },
             FormatError,
             "list",
         ),
         (
-            {"members": [("manifest.json", manifest_of(entry())), (link(MEMBER, tarfile.LNKTYPE), b"")]},
+            {
+                "members": [
+                    ("manifest.json", manifest_of(entry())),
+                    (link(MEMBER, tarfile.LNKTYPE), b""),
+                ]
+            },
             FormatError,
             "list",
         ),
         (
-            {"members": [("manifest.json", manifest_of(entry())), (link(MEMBER, tarfile.FIFOTYPE), b"")]},
+            {
+                "members": [
+                    ("manifest.json", manifest_of(entry())),
+                    (link(MEMBER, tarfile.FIFOTYPE), b""),
+                ]
+            },
             FormatError,
             "list",
         ),
@@ -956,7 +1062,10 @@ MEMBER = f"blocks/{BLOCK_ID}.kvb"
         (
             {
                 "members": [
-                    ("manifest.json", manifest_of(entry(id=hashlib.sha256(b"x" * 500).hexdigest(), bytes=500))),
+                    (
+                        "manifest.json",
+                        manifest_of(entry(id=hashlib.sha256(b"x" * 500).hexdigest(), bytes=500)),
+                    ),
                     (f"blocks/{hashlib.sha256(b'x' * 500).hexdigest()}.kvb", b"x" * 500),
                 ]
             },
@@ -977,7 +1086,8 @@ def test_bundle_that_breaks_a_rule_lets_nothing_in(
 
 
 def test_block_with_a_wrong_chunk_table_is_not_imported(store: Library, tmp_path: Path) -> None:
-    # Only a faulty or hostile writer makes this: the file's hash is right, and a chunk's digest in the header is not.
+    # Only a faulty or hostile writer makes this: the file's hash is right, and a chunk's digest in
+    # the header is not.
     at = len(BLOCK) - 4 * 32 - 1  # the last byte of the payload
     bad = BLOCK[:at] + b"!" + BLOCK[at + 1 :]
     bad_id = hashlib.sha256(bad).hexdigest()
@@ -989,7 +1099,9 @@ def test_block_with_a_wrong_chunk_table_is_not_imported(store: Library, tmp_path
 
 @given(cut=st.integers(0, 20479))
 @settings(max_examples=40, deadline=None)
-def test_bundle_cut_anywhere_lets_nothing_in(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+def test_bundle_cut_anywhere_lets_nothing_in(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
     base = tmp_path_factory.getbasetemp()
     raw = (GOLDEN / "bundle_v1.tar").read_bytes()
     path = base / "cut.tar"
@@ -1003,7 +1115,9 @@ def test_bundle_cut_anywhere_lets_nothing_in(tmp_path_factory: pytest.TempPathFa
 
 @given(offset=st.integers(0, 16_800), bit=st.integers(0, 7))
 @settings(max_examples=100, deadline=None)
-def test_flipped_bit_in_a_bundle_never_gets_in(tmp_path_factory: pytest.TempPathFactory, offset: int, bit: int) -> None:
+def test_flipped_bit_in_a_bundle_never_gets_in(
+    tmp_path_factory: pytest.TempPathFactory, offset: int, bit: int
+) -> None:
     base = tmp_path_factory.getbasetemp()
     raw = bytearray((GOLDEN / "bundle_v1.tar").read_bytes())
     raw[offset] ^= 1 << bit
@@ -1032,14 +1146,16 @@ def test_pax_and_gzip_bundles_are_refused(store: Library, tmp_path: Path) -> Non
             store.import_(tmp_path / name)
 
 
-# -- killed, full, at once ---------------------------------------------------------------------------------------------
+# -- killed, full, at once -------------------------------------------------------------------------
 
 # Everything through which a writer changes the file system.
 STEPS = ("mkdir", "open", "pwritev", "fsync", "rename", "unlink", "rmdir", "chmod", "fchmod")
 
 
 def kill_at(step: int) -> None:
-    """From now on, this process dies with SIGKILL at its `step`-th change of the file system, a write half done."""
+    """From now on, this process dies with SIGKILL at its `step`-th change of the file system, a
+    write half done.
+    """
     count = 0
 
     def wrap(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -1061,7 +1177,9 @@ def kill_at(step: int) -> None:
 
 
 def in_child(action: Callable[[], None]) -> int:
-    """Run `action` in a forked process; its exit status: 0, or 1 after an exception, or minus the signal."""
+    """Run `action` in a forked process; its exit status: 0, or 1 after an exception, or minus the
+    signal.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -1088,14 +1206,23 @@ def prepared(path: Path) -> None:
 
 OPERATIONS: dict[str, tuple[Callable[[Library], object], dict[str, int]]] = {
     # operation -> what it does, and which payload every name leads to afterwards
-    "put": (lambda s: s.put("new", header("new"), payload(9)), {"old": 1, "twin": 1, "other": 2, "new": 9}),
-    "replace": (lambda s: s.put("other", header("new"), payload(9), replace=True), {"old": 1, "twin": 1, "other": 9}),
+    "put": (
+        lambda s: s.put("new", header("new"), payload(9)),
+        {"old": 1, "twin": 1, "other": 2, "new": 9},
+    ),
+    "replace": (
+        lambda s: s.put("other", header("new"), payload(9), replace=True),
+        {"old": 1, "twin": 1, "other": 9},
+    ),
     "rename": (lambda s: s.rename("old", "new"), {"new": 1, "twin": 1, "other": 2}),
     "remove": (lambda s: s.remove("other"), {"old": 1, "twin": 1}),
     "remove one name": (lambda s: s.remove("twin"), {"old": 1, "other": 2}),
     "pin": (lambda s: s.pin("old"), {"old": 1, "twin": 1, "other": 2}),
     "gc": (lambda s: s.gc(0), {"other": 2}),
-    "import": (lambda s: s.import_(GOLDEN / "bundle_v1.tar"), {"old": 1, "twin": 1, "other": 2, "golden": -1}),
+    "import": (
+        lambda s: s.import_(GOLDEN / "bundle_v1.tar"),
+        {"old": 1, "twin": 1, "other": 2, "golden": -1},
+    ),
 }
 
 
@@ -1128,9 +1255,12 @@ def test_writer_killed_at_any_moment_leaves_a_library_that_is_readable_and_compl
             seen = {str(line.name) for line in lines}
             for name in seen:
                 assert read(store, name) in {
-                    payload(s[name]) if s[name] >= 0 else golden_payload() for s in (before, after) if name in s
+                    payload(s[name]) if s[name] >= 0 else golden_payload()
+                    for s in (before, after)
+                    if name in s
                 }
-            # Each name is as before or as after: nothing that both states have is missing, nothing is there that neither has.
+            # Each name is as before or as after: nothing that both states have is missing, nothing
+            # is there that neither has.
             assert before.keys() & after.keys() <= seen <= before.keys() | after.keys()
             if status == 0:
                 assert seen == after.keys()
@@ -1153,7 +1283,9 @@ def golden_payload() -> bytes:
         return block.read_at(0, block.payload_bytes)
 
 
-def test_files_are_flushed_in_the_documented_order(store: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_flushed_in_the_documented_order(
+    store: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps: list[str] = []
 
     def place(path: str | Path) -> str:
@@ -1167,8 +1299,12 @@ def test_files_are_flushed_in_the_documented_order(store: Library, monkeypatch: 
         )
 
     rename, unlink = os.rename, os.unlink
-    monkeypatch.setattr(os, "fsync", lambda fd: steps.append(f"flush {place(os.readlink(f'/proc/self/fd/{fd}'))}"))
-    monkeypatch.setattr(os, "rename", lambda a, b: (steps.append(f"{place(a)} to {place(b)}"), rename(a, b)))
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: steps.append(f"flush {place(os.readlink(f'/proc/self/fd/{fd}'))}")
+    )
+    monkeypatch.setattr(
+        os, "rename", lambda a, b: (steps.append(f"{place(a)} to {place(b)}"), rename(a, b))
+    )
     info = store.put("a", header(), payload())
     folder = f"blocks/{info.id[:2]}"
     assert steps == [
@@ -1182,7 +1318,9 @@ def test_files_are_flushed_in_the_documented_order(store: Library, monkeypatch: 
         "flush refs",
     ]
     steps.clear()
-    monkeypatch.setattr(os, "unlink", lambda path: (steps.append(f"remove {place(path)}"), unlink(path)))
+    monkeypatch.setattr(
+        os, "unlink", lambda path: (steps.append(f"remove {place(path)}"), unlink(path))
+    )
     store.remove("a")
     assert steps == ["remove refs/a.json", "flush refs", "remove block", f"flush {folder}"]
 
@@ -1304,7 +1442,9 @@ def test_two_writers_and_a_reader_at_once(tmp_path: Path) -> None:
     assert statuses == [0] * n_writers
     report = store.check()
     assert report.findings == []
-    kept = {f"{n}-{i}" for n in range(n_writers) for i in range(n_each) if i % 3 != 1 or i + 1 >= n_each}
+    kept = {
+        f"{n}-{i}" for n in range(n_writers) for i in range(n_each) if i % 3 != 1 or i + 1 >= n_each
+    }
     assert set(names(store)) == kept | {"shared"}
     for name in kept:
         number, i = map(int, name.split("-"))
@@ -1338,7 +1478,9 @@ def test_one_of_two_writers_of_a_name_wins(tmp_path: Path) -> None:
     assert store.check().findings == []
 
 
-def test_folder_that_may_not_be_read_is_a_clear_error(store: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_may_not_be_read_is_a_clear_error(
+    store: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.put("a", header(), payload())
 
     def refuse(*_: object) -> None:
@@ -1359,7 +1501,9 @@ def test_lock_that_another_process_keeps_is_an_error(store: Library) -> None:
     store.put("a", header(), payload())
 
 
-def test_writing_a_large_block_keeps_nobody_waiting(store: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_a_large_block_keeps_nobody_waiting(
+    store: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = Library(store.path, lock_seconds=0.1)
     real = blockfile.write
 
