@@ -469,9 +469,11 @@ def lint(
                 line["rewrite"] = {"reason": made.reason, "tokens_out": made.n_out}
                 if made.program is not None:
                     provenance = {
-                        "source": "rewrite", "engine": reader.identity(), "of": entry.program_sha256,
+                        "source": "rewrite",
+                        "engine": reader.identity(),
+                        "of": entry.program_sha256,
                         "before": dict(entry.provenance),
-                    }  # fmt: skip
+                    }
                     again = store.rewritten(entry, made.program, provenance, verify)
                     told = entry.need.get(
                         reader.model_sha256, {"solved": "not-measured", "by": "rewrite"}
@@ -540,7 +542,8 @@ def route(
         console.out(f"outside, abstained: {figures.outside}")
         for one in figures.confusions:
             console.out(
-                f"  {one.query}: expected {one.expected or 'none'}, got {one.got or 'none'} ({one.reason})"
+                f"  {one.query}: expected {one.expected or 'none'}, got {one.got or 'none'}"
+                f" ({one.reason})"
             )
     if figures.confusions:
         raise typer.Exit(EXIT_NO)

@@ -129,8 +129,10 @@ def _print(found: Examination, differences: list[Difference]) -> None:
             console.out(f"missing, {len(missing)} only in the reference: {', '.join(missing)}")
     errors = len(found.errors)
     console.note(
-        f"{found.name}: {found.form}, {console.count(len(found.candidates), 'row')}, {console.count(errors, 'error')}, "
-        f"{console.count(len(found.faults) - errors, 'warning')}, {console.count(len(differences), 'difference')}"
+        f"{found.name}: {found.form}, {console.count(len(found.candidates), 'row')}, "
+        f"{console.count(errors, 'error')}, "
+        f"{console.count(len(found.faults) - errors, 'warning')}, "
+        f"{console.count(len(differences), 'difference')}"
     )
 
 
@@ -139,7 +141,8 @@ def _print_repair(found: Examination, mended: Repair, out: Path) -> None:
         console.out(f"repaired: {line}")
     for fault in mended.left:
         console.out(
-            f"left: {f'row {fault.row} ({fault.id})' if fault.row else 'file'}: {fault.kind}, {fault.detail}"
+            f"left: {f'row {fault.row} ({fault.id})' if fault.row else 'file'}: "
+            f"{fault.kind}, {fault.detail}"
         )
     console.note(f"{out}: {len(mended.problems)} of {len(found.candidates)} rows written")
 
@@ -183,7 +186,8 @@ def import_(
 def _warn(suite: Suite) -> None:
     for fault in suite.warnings:
         console.warn(
-            f"{suite.name}: {f'row {fault.row} ({fault.id}): ' if fault.row else ''}{fault.kind}, {fault.detail}"
+            f"{suite.name}: {f'row {fault.row} ({fault.id}): ' if fault.row else ''}"
+            f"{fault.kind}, {fault.detail}"
         )
 
 

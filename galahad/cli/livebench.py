@@ -124,7 +124,8 @@ def livebench(
         "documents_sha256": bench.documents_sha256(chosen),
     }
     console.note(
-        f"{len(parts.library)} questions are the library, {len(parts.test)} the test, {len(parts.left_out)} left out "
+        f"{len(parts.library)} questions are the library, {len(parts.test)} the test, "
+        f"{len(parts.left_out)} left out "
         "because their template or text is in the library"
     )
     fields: dict[str, Any] = {"settings": settings}
@@ -196,10 +197,20 @@ def _asked(
 
 def _table(fields: dict[str, Any]) -> str:
     rows = [
-        (kind, task, _right(score), f"{score['mean_score']:.1%}", score["cut"], _right(score["without"]),
-         f"{score['without']['mean_score']:.1%}", score["without"]["cut"], f"{score['paired']['p']:.3g}")
-        for kind in ("transfer", "replay") for task, score in fields[kind].items()
-    ]  # fmt: skip
+        (
+            kind,
+            task,
+            _right(score),
+            f"{score['mean_score']:.1%}",
+            score["cut"],
+            _right(score["without"]),
+            f"{score['without']['mean_score']:.1%}",
+            score["without"]["cut"],
+            f"{score['paired']['p']:.3g}",
+        )
+        for kind in ("transfer", "replay")
+        for task, score in fields[kind].items()
+    ]
     headers = [
         "kind",
         "task",

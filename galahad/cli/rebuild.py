@@ -26,7 +26,8 @@ def rebuild(
         typer.Option(
             "--max-seconds",
             min=0,
-            help="Begin nothing after that long, no program after half of it; the next run goes on there.",
+            help="Begin nothing after that long, no program after half of it; "
+            "the next run goes on there.",
             show_default=False,
         ),
     ] = None,

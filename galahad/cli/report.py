@@ -30,7 +30,8 @@ def report(
         typer.Option(
             "--with",
             metavar="FILE",
-            help="With --html: what another command wrote with --json or --out, such as bench, verify, cost or recall.",
+            help="With --html: what another command wrote with --json or --out, such as bench, "
+            "verify, cost or recall.",
             show_default=False,
         ),
     ] = None,

@@ -140,7 +140,8 @@ def solve(
         with opened as log:
             if log.recovered_bytes:
                 console.warn(
-                    f"{out}: the last record was torn; {log.recovered_bytes} bytes of it are cut off"
+                    f"{out}: the last record was torn; "
+                    f"{log.recovered_bytes} bytes of it are cut off"
                 )
             if log.done:
                 console.note(f"{console.count(len(log.done), 'attempt')} already there")
@@ -214,7 +215,8 @@ def _line(progress: Progress) -> str:
     record = progress.record
     answer = "no answer" if record["answer"] is None else record["answer"]
     return (
-        f"{progress.done}/{progress.total} {record['problem']} attempt {record['attempt'] + 1}: {answer}, "
+        f"{progress.done}/{progress.total} {record['problem']} attempt {record['attempt'] + 1}: "
+        f"{answer}, "
         f"{record['confidence']}, {record['tokens_out']} tokens, {record['seconds']:.0f} s"
     )
 
@@ -277,7 +279,8 @@ def status(folder: _Run, as_json: Json = False) -> None:
 def _status_lines(summary: Summary, running: bool) -> list[str]:
     state = "complete" if summary.complete else "running" if running else "stopped"
     lines = [
-        f"{state}: {summary.done} of {summary.total} attempts, {console.count(len(summary.run.sessions), 'session')}",
+        f"{state}: {summary.done} of {summary.total} attempts, "
+        f"{console.count(len(summary.run.sessions), 'session')}",
         f"right {summary.accuracy}",
         f"{summary.tokens_out} tokens out, {summary.tokens_in} in, {summary.seconds:.0f} s"
         + (f", {summary.tokens_per_second:.1f} tokens/s" if summary.tokens_per_second else ""),

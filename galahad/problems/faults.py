@@ -307,8 +307,8 @@ def _without_template(text: str) -> str:
 _INSTRUCTION = re.compile(
     r"(?:reason|think|solve|work)[^.\n]{0,60}step[- ]by[- ]step"
     r"|(?:within|in|inside|into|using) (?:a )?[$]?\\+boxed|\\boxed\s*\{\s*\}"
-    r"|(?:output|give|display|put|write|enclose|state|provide|present|return) (?:only )?(?:the|your) "
-    r"(?:final )?(?:numerical )?answer\b"
+    r"|(?:output|give|display|put|write|enclose|state|provide|present|return) "
+    r"(?:only )?(?:the|your) (?:final )?(?:numerical )?answer\b"
     r"|the answer is an integer (?:consisting|between|from)|take your best guess",
     re.I,
 )
@@ -351,7 +351,8 @@ def _without_instruction(text: str) -> str:
 
 
 _SPEAKS_OF_FIGURE = re.compile(
-    r"\bas shown\b|\bshown (?:below|above|in the)\b|\b(?:figure|diagram|picture) (?:below|above|shown)\b"
+    r"\bas shown\b|\bshown (?:below|above|in the)\b"
+    r"|\b(?:figure|diagram|picture) (?:below|above|shown)\b"
     r"|\b(?:in|see) the (?:figure|diagram|picture)\b",
     re.I,
 )

@@ -145,7 +145,8 @@ def load(path: Path) -> Suite:
             f"{len(found.errors)} error(s) in {path}",
             got="; ".join(first) + more,
             where=path,
-            hint="`galahad data check FILE` lists all; with `--repair --out NEW` it writes what can be mended",
+            hint="`galahad data check FILE` lists all; "
+            "with `--repair --out NEW` it writes what can be mended",
         )
     problems = tuple(
         Problem.of(c.id, c.text, c.gold)

@@ -221,7 +221,7 @@ ServerKey = Annotated[
 
 
 class Reach(NamedTuple):
-    """How a command comes to its llama-server: a group of options for a command that is `grouped`."""
+    """How a command comes to its llama-server: a group of options for a `grouped` command."""
 
     binary: ServerBin = None
     url: ServerUrl = None

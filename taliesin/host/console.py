@@ -37,7 +37,9 @@ def out(line: str = "") -> None:
 
 
 class _ReaderGone(Exception):
-    """Whoever read stdout went away. Of a BrokenPipeError Typer would make exit code 1, a crash's."""
+    """Whoever read stdout went away. Of a BrokenPipeError Typer would make exit code 1, a
+    crash's.
+    """
 
 
 def _write(text: str) -> None:
