@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from galahad import sandbox
 from galahad.errors import BankError
+from galahad.measure.canonical import sha256_of
 from galahad.problems.problem import GOLDS, Problem, text_sha256
 from galahad.responses import program as programs
-from galahad.solve.log import sha256_of
 from taliesin.errors import StoreDamaged, StoreFull, ToolkitError
 from taliesin.host import clock, durable
 

@@ -23,10 +23,10 @@ from galahad import sandbox
 from galahad.answerer.reader import Reader
 from galahad.bank.bank import Bank, Entry
 from galahad.measure.arm import Row
+from galahad.measure.canonical import sha256_of
 from galahad.measure.stats import Proportion
 from galahad.problems.variants import Variant
 from galahad.responses import program as programs
-from galahad.solve.log import sha256_of
 from galahad.solve.run import grade
 from taliesin.errors import UsageError
 

@@ -121,9 +121,19 @@ def recall(
         reader = open_reader(model, threads, gpu_layers)
         stack.callback(reader.close)
         kind, rows = _arm(
-            wanted, store, reader, settings, merged=merged, quote=quote, best_of=best_of, card=method, tokens=tokens,
-            temperature=temperature, seed=seed, threshold=least,
-        )  # fmt: skip
+            wanted,
+            store,
+            reader,
+            settings,
+            merged=merged,
+            quote=quote,
+            best_of=best_of,
+            card=method,
+            tokens=tokens,
+            temperature=temperature,
+            seed=seed,
+            threshold=least,
+        )
         arm = _follow(kind, reader, settings, rows, len(wanted))
     _finish(arm, out, as_json, "galahad.recall/1")
 
@@ -145,7 +155,7 @@ def _arm(
 ) -> tuple[str, Iterator[Row]]:
     """The arm that the options ask for; its settings are added to `settings`."""
     from galahad.bank import recall
-    from galahad.solve.log import sha256_of
+    from galahad.measure.canonical import sha256_of
 
     if store is not None and merged:
         settings |= {
@@ -156,9 +166,13 @@ def _arm(
         return "merged", recall.merged(wanted, store, reader)
     if store is not None:
         settings |= {
-            "max_tokens": recall.MAX_DIGIT_TOKENS, "grammar": recall.DIGITS, "opening": recall.OPENING,
-            "threshold": threshold, "quote": quote, "entries": len(store.ids()),
-        }  # fmt: skip
+            "max_tokens": recall.MAX_DIGIT_TOKENS,
+            "grammar": recall.DIGITS,
+            "opening": recall.OPENING,
+            "threshold": threshold,
+            "quote": quote,
+            "entries": len(store.ids()),
+        }
         return "recall", recall.routed(
             wanted, store, reader, store.router(), threshold=threshold, quote=quote
         )
@@ -287,9 +301,15 @@ def transfer(
         reader = open_reader(model, threads, gpu_layers)
         stack.callback(reader.close)
         rows = transferring.transfer(
-            variants, store, reader, store.router(), threshold=least, adapt=adapt.value, max_tokens=tokens,
+            variants,
+            store,
+            reader,
+            store.router(),
+            threshold=least,
+            adapt=adapt.value,
+            max_tokens=tokens,
             judge=lambda source: sandbox.verify(source, allow_weak=allow_weak),
-        )  # fmt: skip
+        )
         arm = _follow("transfer", reader, settings, rows, len(variants))
     _finish(arm, out, as_json, "galahad.transfer/1")
     if not as_json:
@@ -487,7 +507,8 @@ def cost(
     if score is not None:
         console.out(f"base run: {score.base}")
         console.out(
-            f"system: {score.confident_right} confident and right + {score.recovered} recovered: {score.system}"
+            f"system: {score.confident_right} confident and right + "
+            f"{score.recovered} recovered: {score.system}"
         )
         console.out(
             f"transfer (generalisation): {'; '.join(map(str, score.transfers)) or 'not measured'}"

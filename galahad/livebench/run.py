@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from galahad.errors import SuiteError
 from galahad.livebench.rules import RULES, Question
+from galahad.measure.canonical import sha256_of
 from galahad.measure.stats import PairedOutcomes, Proportion
 from galahad.problems.problem import text_sha256
-from galahad.solve.log import sha256_of
 from taliesin.errors import UsageError
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from galahad.errors import SuiteError
+from galahad.measure.canonical import sha256_of
 from galahad.problems import templates
 from galahad.problems.problem import GOLDS, Problem, text_sha256
 from galahad.problems.solutions import Solution
 from galahad.problems.templates import CrossCheck, Run, Template, Variants
-from galahad.solve.log import sha256_of
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ sandbox.verify("print(204)", 204).verdict   # "verified"
 sandbox.probe().level                       # "full", "kernel" or "weak"
 """
 
-from galahad.sandbox.capabilities import Capabilities, probe, user_namespaces
-from galahad.sandbox.execution import Execution, Level, Limits, Mechanisms, run
+from galahad.sandbox.capabilities import Capabilities, probe, run, user_namespaces
+from galahad.sandbox.execution import Execution, Level, Limits, Mechanisms
 from galahad.sandbox.verdict import Verdict, judge, program_answer, verify
 
 __all__ = [

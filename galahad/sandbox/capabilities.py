@@ -17,8 +17,8 @@ from functools import cache
 from itertools import product
 
 from galahad.errors import SandboxUnavailable
-from galahad.sandbox import seccomp
-from galahad.sandbox.execution import Identity, Level, Limits, Mechanisms, run
+from galahad.sandbox import execution, seccomp
+from galahad.sandbox.execution import Execution, Identity, Level, Limits, Mechanisms
 from galahad.sandbox.readable import readable
 
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_VERSION_FLAG = 444, 1
@@ -201,7 +201,7 @@ def _try(mechanisms: Mechanisms) -> str | None:
     """
     trial = _TRIAL.format(forbidden=os.path.realpath(__file__))
     try:
-        done = run(trial, limits=_TRIAL_LIMITS, allow_weak=True, mechanisms=mechanisms)
+        done = execution.run(trial, limits=_TRIAL_LIMITS, allow_weak=True, mechanisms=mechanisms)
     except SandboxUnavailable as error:
         return str(error.got)
     if done.status != "ok":
@@ -210,3 +210,26 @@ def _try(mechanisms: Mechanisms) -> str | None:
     if answer != "204" or (refused != "2" and mechanisms.level != "weak"):
         return "the trial program was not refused what it must be"
     return None
+
+
+def run(
+    source: str,
+    *,
+    stdin: str = "",
+    limits: Limits = Limits(),
+    allow_weak: bool = False,
+    mechanisms: Mechanisms | None = None,
+) -> Execution:
+    """`execution.run` under `mechanisms`; by default the strongest that this host has (`probe`,
+    once per process).
+
+    Raises:
+        SandboxUnavailable: as `execution.run`.
+    """
+    return execution.run(
+        source,
+        stdin=stdin,
+        limits=limits,
+        allow_weak=allow_weak,
+        mechanisms=probe().mechanisms if mechanisms is None else mechanisms,
+    )

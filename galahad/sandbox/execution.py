@@ -230,23 +230,18 @@ def run(
     stdin: str = "",
     limits: Limits = Limits(),
     allow_weak: bool = False,
-    mechanisms: Mechanisms | None = None,
+    mechanisms: Mechanisms,
 ) -> Execution:
     """Run `source`, a Python program, and return what it did; whatever that is, it is a result and
     not an exception.
 
-    `mechanisms` defaults to the strongest that this host has (`capabilities.probe`, once per
-    process). It may import the standard library and those of `readable.PACKAGES` that are
+    It may import the standard library and those of `readable.PACKAGES` that are
     installed; its folder is private, empty and gone afterwards.
 
     Raises:
         SandboxUnavailable: the level would be `weak` and `allow_weak` is false, or the sandbox did
         not start.
     """
-    if mechanisms is None:
-        from galahad.sandbox.capabilities import probe
-
-        mechanisms = probe().mechanisms
     if mechanisms.level == "weak" and not allow_weak:
         raise SandboxUnavailable(
             "this host cannot isolate a program",

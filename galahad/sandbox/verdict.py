@@ -14,7 +14,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from galahad.sandbox.execution import Execution, Limits, Mechanisms, run
+from galahad.sandbox.capabilities import run
+from galahad.sandbox.execution import Execution, Limits, Mechanisms
 
 Outcome = Literal["verified", "refuted", "not-established"]
 Cause = Literal[

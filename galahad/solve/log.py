@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from galahad.errors import RunLogError
+from galahad.measure.canonical import canonical, sha256_of
 from taliesin.errors import StoreFull, UsageError
 from taliesin.host import durable
 
@@ -41,19 +42,6 @@ PREFIXES = "prefixes"
 Record = dict[str, Any]
 Key = tuple[str, int]
 """An attempt: problem id, number of the attempt (from 0)."""
-
-
-def canonical(value: object) -> bytes:
-    """One way to write `value` as JSON, for hashing."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode("utf-8", "surrogatepass")
-
-
-def sha256_of(value: object) -> str:
-    """SHA-256 (hex) of a text as UTF-8, or of anything else as canonical JSON."""
-    data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else canonical(value)
-    return hashlib.sha256(data).hexdigest()
 
 
 def _chain(previous: str, record: Mapping[str, Any]) -> str:

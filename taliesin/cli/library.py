@@ -229,10 +229,12 @@ def check(
     by --max-seconds before the last block and no damage so far, 10 no library, 11 locked, 13
     --repair in a library that cannot be written.
     """
+    from taliesin.store.check import check as check_library
+
     with _open(library) as store:
         total = sum({line.id: line.file_bytes for line in store.list()}.values())
         with console.progress("check", total, "bytes") as advance:
-            report = store.check(repair, not quick, max_seconds, advance)
+            report = check_library(store, repair, not quick, max_seconds, advance)
         damage = [finding for finding in report.findings if finding.is_damage]
         if as_json:
             console.emit_json(

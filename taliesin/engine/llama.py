@@ -31,9 +31,10 @@ from taliesin.errors import (
     UnsupportedModel,
     UsageError,
 )
+from taliesin.host.machine import LLAMA_CPP_PYTHON
 from taliesin.state import placement
 
-SUPPORTED_VERSION = "0.3.36"
+SUPPORTED_VERSION = LLAMA_CPP_PYTHON
 """The llama-cpp-python whose state layout `seqstate` and whose cache `placement` describe."""
 
 KV_TYPES = {"f16": 1, "f32": 0, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7}

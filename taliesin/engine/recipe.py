@@ -187,3 +187,57 @@ def require(
             else "match the settings, save the text again, or graft with --inexact and a label on the result",
         )
     return differences
+
+
+def server_inexactness(
+    *,
+    n_slots: int,
+    kv_unified: bool,
+    slot_prompt_similarity: float,
+    cache_ram_mib: int,
+    ctx_checkpoints: int,
+) -> list[str]:
+    """Why an answer of a llama-server with these options may not be called exact; empty for those
+    that were measured exact (docs/server.md).
+    """
+    reasons = {
+        "--kv-unified with several slots: what other slots hold changes the order of sums": (
+            kv_unified and n_slots > 1
+        ),
+        "--cache-ram: the server may save and reload a slot by itself between restore and "
+        "request": cache_ram_mib != 0,
+        "--ctx-checkpoints: the server splits prompts where it makes checkpoints": (
+            ctx_checkpoints != 0
+        ),
+        "--slot-prompt-similarity: the server may choose another slot, or reload this one": (
+            slot_prompt_similarity != 0
+        ),
+    }
+    return [reason for reason, holds in reasons.items() if holds]
+
+
+def of_embedded_twin(recipe: Mapping[str, Any]) -> Recipe:
+    """The recipe under which the embedded engine computes what a llama-server with this one
+    computes.
+
+    Raises:
+        RecipeMismatch: it is not a llama-server's, or its options were not exact ones.
+    """
+    own = recipe.get("server")
+    if recipe.get("engine") != "llama-server" or not isinstance(own, dict):
+        raise RecipeMismatch("not the recipe of a llama-server", got=recipe.get("engine"))
+    names = ("kv_unified", "slot_prompt_similarity", "cache_ram_mib", "ctx_checkpoints")
+    try:
+        reasons = server_inexactness(n_slots=own["slots"], **{name: own[name] for name in names})
+        if not isinstance(own["slots"], int) or own["slots"] < 1:
+            reasons = [f"its recipe is malformed: slots {own['slots']!r}"]
+    except (KeyError, TypeError) as error:
+        reasons = [f"its recipe is malformed: {error}"]
+    if reasons:
+        raise RecipeMismatch(
+            "the block was saved by a server whose options are not exact", got="; ".join(reasons)
+        )
+    return {k: v for k, v in recipe.items() if k != "server"} | {
+        "engine": "embedded",
+        "kv_unified": True,
+    }

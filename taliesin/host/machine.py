@@ -11,6 +11,10 @@ from typing import Any
 from taliesin import __version__
 from taliesin.host import clock
 
+LLAMA_CPP_PYTHON = "0.3.36"
+"""The release that everything here was measured with: struct layout and state format change between
+releases."""
+
 
 def usable_cores() -> int:
     """Cores that this process may run on, which a container or `taskset` can make fewer than there
@@ -53,8 +57,6 @@ def load_average() -> tuple[float, float, float] | None:
 
 def describe() -> dict[str, Any]:
     """What a figure must be read with: processor, load, versions, time. JSON-ready."""
-    from taliesin.engine.llama import SUPPORTED_VERSION
-
     return {
         "cpu": cpu_name(),
         "cores": usable_cores(),
@@ -62,7 +64,7 @@ def describe() -> dict[str, Any]:
         "gpu_driver": driver_version(),
         "python": platform.python_version(),
         "taliesin": __version__,
-        "llama_cpp_python": SUPPORTED_VERSION,
+        "llama_cpp_python": LLAMA_CPP_PYTHON,
         "load_average": load_average(),
         "time": clock.now(),
     }

@@ -32,7 +32,7 @@ import httpx
 
 from taliesin.engine import recipe as fingerprint
 from taliesin.engine.llama import KV_TYPES, SUPPORTED_VERSION, Sampling
-from taliesin.errors import EngineUnavailable, RecipeMismatch, ServerError, UsageError
+from taliesin.errors import EngineUnavailable, ServerError, UsageError
 from taliesin.host import console, durable
 from taliesin.models import resolve as models
 
@@ -142,17 +142,13 @@ class Options:
         """Why an answer of this server may not be called exact; empty for the options that were
         measured exact.
         """
-        reasons = {
-            "--kv-unified with several slots: what other slots hold changes the order of sums": self.kv_unified
-            and self.n_slots > 1,
-            "--cache-ram: the server may save and reload a slot by itself between restore and request": self.cache_ram_mib
-            != 0,
-            "--ctx-checkpoints: the server splits prompts where it makes checkpoints": self.ctx_checkpoints
-            != 0,
-            "--slot-prompt-similarity: the server may choose another slot, or reload this one": self.slot_prompt_similarity
-            != 0,
-        }
-        return [reason for reason, holds in reasons.items() if holds]
+        return fingerprint.server_inexactness(
+            n_slots=self.n_slots,
+            kv_unified=self.kv_unified,
+            slot_prompt_similarity=self.slot_prompt_similarity,
+            cache_ram_mib=self.cache_ram_mib,
+            ctx_checkpoints=self.ctx_checkpoints,
+        )
 
 
 class Completion(NamedTuple):
@@ -393,30 +389,6 @@ def _built_for_here(record: Path) -> bool:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-def embedded_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe under which the embedded engine computes what a server with this one computes.
-
-    Raises:
-        RecipeMismatch: it is not a llama-server's, or its options were not exact ones.
-    """
-    own = recipe.get("server")
-    if recipe.get("engine") != "llama-server" or not isinstance(own, dict):
-        raise RecipeMismatch("not the recipe of a llama-server", got=recipe.get("engine"))
-    names = ("kv_unified", "slot_prompt_similarity", "cache_ram_mib", "ctx_checkpoints")
-    try:
-        reasons = Options(n_slots=own["slots"], **{name: own[name] for name in names}).inexact()
-    except (KeyError, TypeError, UsageError) as error:
-        reasons = [f"its recipe is malformed: {error}"]
-    if reasons:
-        raise RecipeMismatch(
-            "the block was saved by a server whose options are not exact", got="; ".join(reasons)
-        )
-    return {k: v for k, v in recipe.items() if k != "server"} | {
-        "engine": "embedded",
-        "kv_unified": True,
-    }
 
 
 # -- the process -----------------------------------------------------------------------------------

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from taliesin.errors import FormatError, StoreDamaged, StoreMissing, UnsupportedVersion
 from taliesin.host.durable import sync_folder
 from taliesin.store.blockfile import BlockFile
-from taliesin.store.library import OWN_NAMES, id_of_block_file
+from taliesin.store.library import OWN_NAMES, Library, id_of_block_file, storage_errors
 
 if TYPE_CHECKING:
-    from taliesin.store.library import Library
     from taliesin.store.refs import Ref
 
 FindingKind = Literal[
@@ -77,10 +76,10 @@ class CheckReport(NamedTuple):
 
 def check(
     library: Library,
-    repair: bool,
-    deep: bool,
-    max_seconds: float | None,
-    advance: Callable[[int], None],
+    repair: bool = False,
+    deep: bool = True,
+    max_seconds: float | None = None,
+    advance: Callable[[int], None] = lambda _n_bytes: None,
 ) -> CheckReport:
     """Look at every file; with `deep` read all of them, those first whose last verification is
     longest ago.
@@ -93,6 +92,17 @@ def check(
         StoreLocked: a writer kept the lock. StoreFull: `repair` in a library that cannot be
         written.
     """
+    with storage_errors(library.path):
+        return _check(library, repair, deep, max_seconds, advance)
+
+
+def _check(
+    library: Library,
+    repair: bool,
+    deep: bool,
+    max_seconds: float | None,
+    advance: Callable[[int], None],
+) -> CheckReport:
     deadline = None if max_seconds is None else time.monotonic() + max_seconds
     walk = _Walk(library, repair)
     with ExitStack() as stack:

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
     from taliesin.store import bundle
-    from taliesin.store.check import CheckReport
 
 VERSION = 1
 _MARKER = "library.json"
@@ -145,7 +144,7 @@ class Library:
         self.path = given.absolute()
         self._lock_seconds = lock_seconds
         self._lock: FileLock | None = None
-        with _storage_errors(self.path):
+        with storage_errors(self.path):
             if not self._has_marker():
                 if not create:
                     raise StoreMissing(
@@ -175,7 +174,7 @@ class Library:
         Reads what was added or replaced since the last time, which folder times tell; damage within
         a file is for `check` to find.
         """
-        with _storage_errors(self.path):
+        with storage_errors(self.path):
             while True:
                 generation = self.index.generation
                 self._synchronise()
@@ -257,7 +256,7 @@ class Library:
             StoreFull, StoreLocked: nothing was stored.
         """
         name = checked_name(name)
-        with _storage_errors(self.path):
+        with storage_errors(self.path):
             self._refuse_taken(name, replace)
             with self._workspace() as folder:
                 draft, block_id, root = _written(folder, header, payload)
@@ -288,7 +287,7 @@ class Library:
             StoreMissing: no name leads to the old block. FormatError, StoreFull, StoreLocked: as
             `put`.
         """
-        with _storage_errors(self.path), self._workspace() as folder:
+        with storage_errors(self.path), self._workspace() as folder:
             draft, block_id, root = _written(folder, header, payload)
             with BlockFile.open(draft) as written:
                 prove(written)
@@ -304,7 +303,7 @@ class Library:
         """Lead all names of one block to another that is here already, and remove the first; the
         lines of those names.
         """
-        with _storage_errors(self.path), self.locked():
+        with storage_errors(self.path), self.locked():
             names = self._names_of(old_id)
             with self.open(new_id) as block:
                 for name in names:
@@ -323,7 +322,7 @@ class Library:
     def rename(self, old: str, new: str) -> BlockInfo:
         """Give the block another name; a block without one (`old` is its id) gets its first."""
         new = checked_name(new)
-        with _storage_errors(self.path), self.locked():
+        with storage_errors(self.path), self.locked():
             self._refuse_taken(new, replace=False)
             ref = self._find_ref(old)
             if ref:
@@ -343,7 +342,7 @@ class Library:
         """Remove a name, and its block when no other name leads to it; by id, the block and all its
         names.
         """
-        with _storage_errors(self.path), self.locked():
+        with storage_errors(self.path), self.locked():
             ref = self._find_ref(name_or_id)
             block_id = ref.block_id if ref else self._find_id(name_or_id)
             lines = [
@@ -357,7 +356,7 @@ class Library:
 
     def pin(self, name: str, pinned: bool = True) -> BlockInfo:
         """Keep the block from `gc`, or with `pinned=False` no longer."""
-        with _storage_errors(self.path), self.locked():
+        with storage_errors(self.path), self.locked():
             ref = self._find_ref(name)
             if ref is None:
                 raise StoreMissing("no block of that name", got=name, where=self.path)
@@ -373,7 +372,7 @@ class Library:
         """
         if budget_bytes < 0:
             raise UsageError("a budget is not negative", got=budget_bytes)
-        with _storage_errors(self.path), ExitStack() as stack:
+        with storage_errors(self.path), ExitStack() as stack:
             if not dry_run:
                 stack.enter_context(self.locked())
                 self.remove_leftovers()
@@ -432,19 +431,6 @@ class Library:
         if block.block_id is not None and settled and block.unchanged():
             self.index.set_verified(block.block_id, block.identity.stamp, time.time())
 
-    def check(
-        self,
-        repair: bool = False,
-        deep: bool = True,
-        max_seconds: float | None = None,
-        advance: Callable[[int], None] = lambda _n_bytes: None,
-    ) -> CheckReport:
-        """Look at every file of the library: see `check.check`."""
-        from taliesin.store import check
-
-        with _storage_errors(self.path):
-            return check.check(self, repair, deep, max_seconds, advance)
-
     # -- bundles -----------------------------------------------------------------------------------
 
     def export(self, names: Sequence[str], path: Path) -> int:
@@ -455,7 +441,7 @@ class Library:
 
         if not names:
             raise UsageError("nothing to export", expected="at least one name")
-        with _storage_errors(path), ExitStack() as stack:
+        with storage_errors(path), ExitStack() as stack:
             blocks = {}
             for name_or_id in names:
                 ref = self._find_ref(name_or_id)
@@ -481,7 +467,7 @@ class Library:
         from taliesin.store import bundle
 
         with (
-            _storage_errors(self.path),
+            storage_errors(self.path),
             self._workspace() as folder,
             bundle.reading(path) as (entries, members),
         ):
@@ -539,7 +525,7 @@ class Library:
 
         if self._lock is None:
             self._lock = FileLock(self.path / _LOCK, timeout=self._lock_seconds, mode=0o600)
-        with _storage_errors(self.path):
+        with storage_errors(self.path):
             try:
                 self._lock.acquire()
             except Timeout as error:
@@ -951,7 +937,7 @@ _NOT_PERMITTED = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
 
 
 @contextmanager
-def _storage_errors(where: Path) -> Iterator[None]:
+def storage_errors(where: Path) -> Iterator[None]:
     """Errors of the file system, as errors of the tree."""
     try:
         yield

@@ -29,6 +29,7 @@ from taliesin.host import console
 from taliesin.prove import rebuild as rebuilding
 from taliesin.prove import worker as verify_worker
 from taliesin.prove.rebuild import Outcome, Rebuilder
+from taliesin.store.check import check as check_library
 from taliesin.store.header import BlockHeader
 from taliesin.store.library import Library
 
@@ -337,7 +338,7 @@ def test_two_rebuilds_do_not_meet(library: Library, model: Path) -> None:
             Rebuilder(library, str(model)).run()
 
     Rebuilder(library, str(model)).run(on_block=second)
-    assert library.check().findings == []
+    assert check_library(library).findings == []
 
 
 def test_full_disk_keeps_the_old_generation(
@@ -462,7 +463,7 @@ def test_kill_at_any_step_loses_no_block(tmp_path: Path, model: Path) -> None:
                 f"killed at step {at}: {library.list()}"
             )
             assert [line.name for line in library.list()] == ["short", "twin"]
-            assert library.check().findings == []
+            assert check_library(library).findings == []
     else:
         pytest.fail("never came to the end")
     assert at > 4, "the steps were not counted"

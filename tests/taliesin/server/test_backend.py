@@ -34,6 +34,7 @@ from taliesin.server import process as server
 from taliesin.server.backend import LEVEL, STEPS, ServerEngine
 from taliesin.server.process import N_PROBS, Options, Server
 from taliesin.state import slotfile
+from taliesin.store.check import check as check_library
 from taliesin.store.library import Library
 
 pytestmark = [pytest.mark.native, pytest.mark.slow]
@@ -445,7 +446,7 @@ def test_a_killed_server_is_an_error_and_a_new_one_goes_on(
             with pytest.raises(ServerError, match="does not answer"):
                 again_and_again()
             assert not any(path.name[0] != "." for path in made.slot_folder.iterdir())
-        assert library.check().sound
+        assert check_library(library).sound
         with (
             serving(model, tmp_path / "one") as made,
             ServerEngine(str(model), server=made) as engine,

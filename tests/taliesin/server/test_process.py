@@ -19,6 +19,7 @@ from filelock import FileLock
 from typer.testing import CliRunner
 
 from taliesin import cli
+from taliesin.engine import recipe as recipes
 from taliesin.errors import (
     EngineUnavailable,
     RecipeMismatch,
@@ -98,17 +99,17 @@ def test_only_exact_servers_have_an_embedded_twin() -> None:
         "ctx_checkpoints": 0,
     }
     recipe = {"engine": "llama-server", "n_ubatch": 512, "kv_unified": False, "server": own}
-    assert server.embedded_recipe(recipe) == {
+    assert recipes.of_embedded_twin(recipe) == {
         "engine": "embedded",
         "n_ubatch": 512,
         "kv_unified": True,
     }
     for wrong in ({"ctx_checkpoints": 32}, {"kv_unified": True}, {"slots": None}):
         with pytest.raises(RecipeMismatch):
-            server.embedded_recipe(recipe | {"server": own | wrong})
+            recipes.of_embedded_twin(recipe | {"server": own | wrong})
     for malformed in ({"engine": "embedded"}, {"engine": "llama-server"}, recipe | {"server": {}}):
         with pytest.raises(RecipeMismatch):
-            server.embedded_recipe(malformed)
+            recipes.of_embedded_twin(malformed)
 
 
 # -- the binary and the process --------------------------------------------------------------------

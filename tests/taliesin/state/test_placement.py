@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.taliesin.test_seqstate import PREFIX, parse, part
 
 from taliesin.errors import FormatError, UnsupportedModel
 from taliesin.state import placement, seqstate
+from tests.taliesin.state.test_seqstate import PREFIX, parse, part
 
 
 def fresh_ring(n_tokens: int, ring: int) -> tuple[dict[int, int], int]:

@@ -39,6 +39,7 @@ from taliesin.errors import (
 from taliesin.host.canonical import canonical_json
 from taliesin.store import blockfile, library, refs
 from taliesin.store.blockfile import BlockFile
+from taliesin.store.check import check as check_library
 from taliesin.store.header import BlockHeader
 from taliesin.store.library import Library
 from taliesin.store.refs import checked_name
@@ -667,14 +668,15 @@ def test_negative_budget_is_refused(store: Library) -> None:
 def kinds(store: Library, **options: Any) -> list[tuple[str, bool]]:
     """(kind, whether something was done about it) of every finding."""
     return [
-        (finding.kind, finding.action is not None) for finding in store.check(**options).findings
+        (finding.kind, finding.action is not None)
+        for finding in check_library(store, **options).findings
     ]
 
 
 def test_sound_library_has_no_findings(store: Library) -> None:
     store.put("a", header(), payload(1))
     store.put("b", header(), payload(2))
-    report = store.check()
+    report = check_library(store)
     assert (report.findings, report.n_blocks, report.n_sound, report.n_refs) == ([], 2, 2, 2)
     assert report.sound
     assert report.complete
@@ -738,7 +740,7 @@ def test_check_finds_damaged_and_dangling_names(store: Library) -> None:
         ("unnamed-block", False),
     ]
     assert kinds(store) == [("unnamed-block", False)]
-    assert store.check().sound
+    assert check_library(store).sound
 
 
 def test_damaged_name_can_be_replaced(store: Library) -> None:
@@ -757,7 +759,7 @@ def test_check_reports_strangers_and_leaves_them(store: Library) -> None:
         (store.path / stranger).write_text("x")
     (store.path / "blocks" / "ab").mkdir(exist_ok=True)
     (store.path / "blocks" / "ab" / "stray.kvb").write_text("x")
-    found = store.check(repair=True)
+    found = check_library(store, repair=True)
     assert sorted(
         finding.path for finding in found.findings if finding.kind == "foreign-file"
     ) == sorted([s for s in strangers if s != "refs/.hidden.json"] + ["blocks/ab/stray.kvb"])
@@ -822,11 +824,11 @@ def test_check_stops_after_a_time_and_goes_on_with_the_oldest(
     monkeypatch.setattr(
         BlockFile, "verify", lambda self, *a: order.append(self.path) or real(self, *a)
     )
-    first = store.check(max_seconds=2.5)
+    first = check_library(store, max_seconds=2.5)
     assert not first.complete
     assert first.n_sound == len(order) == 2
     assert first.sound
-    store.check(max_seconds=2.5)
+    check_library(store, max_seconds=2.5)
     assert len(set(order)) == 4
 
 
@@ -859,7 +861,7 @@ def test_bundle_carries_blocks_to_another_library(store: Library, tmp_path: Path
     report = other.import_(tmp_path / "out.tar")
     assert [line.id for line in report.added] == [info.id for info in infos] + [infos[0].id]
     assert names(other) == ["a", "a again", "b/c", "ŵ"]
-    assert other.check().findings == []
+    assert check_library(other).findings == []
     again = other.import_(tmp_path / "out.tar")
     assert (again.added, again.present) == ([], ["a", "b/c", "ŵ", "a again"])
 
@@ -1132,7 +1134,7 @@ def test_flipped_bit_in_a_bundle_never_gets_in(
         # Padding of the tar, or the name in the manifest: what came in is still the block, whole.
         [line] = store.list()
         assert line.id == BLOCK_ID
-        assert store.check().findings == []
+        assert check_library(store).findings == []
         store.gc(0)
 
 
@@ -1247,7 +1249,7 @@ def test_writer_killed_at_any_moment_leaves_a_library_that_is_readable_and_compl
         status = in_child(killed)
         assert status in (0, -signal.SIGKILL), f"step {step}"
         with Library(path) as store:
-            report = store.check()
+            report = check_library(store)
             assert report.sound, report.findings
             assert {finding.kind for finding in report.findings} <= {"leftover", "unnamed-block"}
             lines = [line for line in store.list() if line.name is not None]
@@ -1271,8 +1273,8 @@ def test_writer_killed_at_any_moment_leaves_a_library_that_is_readable_and_compl
             except (UsageError, StoreMissing):
                 assert seen == after.keys()  # it had been done
             assert {str(line.name) for line in store.list() if line.name} == after.keys()
-            store.check(repair=True)
-            assert [f for f in store.check().findings if f.kind != "unnamed-block"] == []
+            check_library(store, repair=True)
+            assert [f for f in check_library(store).findings if f.kind != "unnamed-block"] == []
     else:
         pytest.fail("the operation never came to its end")
     assert n_killed >= 3
@@ -1335,7 +1337,7 @@ def test_creation_killed_at_any_moment_can_be_finished(tmp_path: Path) -> None:
 
         status = in_child(killed)
         with Library(path) as store:
-            assert store.check(repair=True).sound
+            assert check_library(store, repair=True).sound
             store.put("a", header(), payload())
         if status == 0:
             assert step > 5
@@ -1359,7 +1361,7 @@ def test_full_disk_stores_nothing_and_loses_nothing(store: Library) -> None:
     assert in_child(full) == 0
     assert files(store).items() > before.items()
     assert names(store) == ["a", "small"]
-    assert store.check().findings == []
+    assert check_library(store).findings == []
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
@@ -1399,7 +1401,7 @@ def test_disk_that_fills_up_at_any_step_leaves_what_was_there(
     else:
         pytest.fail("the operation never came to its end")
     assert n_failed >= 1
-    assert store.check().findings == []
+    assert check_library(store).findings == []
 
 
 def test_two_writers_and_a_reader_at_once(tmp_path: Path) -> None:
@@ -1440,7 +1442,7 @@ def test_two_writers_and_a_reader_at_once(tmp_path: Path) -> None:
             statuses.append(status)
             pids.pop(0)
     assert statuses == [0] * n_writers
-    report = store.check()
+    report = check_library(store)
     assert report.findings == []
     kept = {
         f"{n}-{i}" for n in range(n_writers) for i in range(n_each) if i % 3 != 1 or i + 1 >= n_each
@@ -1475,7 +1477,7 @@ def test_one_of_two_writers_of_a_name_wins(tmp_path: Path) -> None:
     assert sorted(codes) == [0, 2, 2]
     store = Library(path)
     assert read(store, "a") == payload(codes.index(0))
-    assert store.check().findings == []
+    assert check_library(store).findings == []
 
 
 def test_folder_that_may_not_be_read_is_a_clear_error(
