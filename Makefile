@@ -5,7 +5,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo aime-smoke test test-slow lint bench bench-full reproduce server clean
+.PHONY: help env demo aime-smoke test test-slow lint fix bench bench-full reproduce server clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -33,10 +33,15 @@ test-slow: env ## the tests that take minutes each
 	@$(PY) -m taliesin model pull gemma3-270m
 	$(PY) -m pytest -m slow
 
-lint: env ## ruff and mypy
+lint: env ## ruff, mypy and the layers of imports
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	.venv/bin/lint-imports
+
+fix: env ## mend what ruff can mend, and format
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
 
 # Raw results take the place of those in the checkout; `make reproduce` then writes the document of this machine.
 RESULTS := benchmarks/results

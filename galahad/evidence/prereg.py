@@ -33,9 +33,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from galahad.errors import PreregError
+from galahad.measure.canonical import canonical
 from galahad.solve import log as runlog
 from galahad.solve import solver
-from galahad.solve.log import canonical
 from taliesin.errors import ModelError, StoreFull, ToolkitError, UsageError
 from taliesin.host import clock, durable
 from taliesin.models import resolve as models
@@ -355,7 +355,7 @@ def _inputs(plan: Mapping[str, Any], root: Path) -> dict[str, str]:
     found["prompts"] = solver.prompts_sha256()
     found |= {f"file {place}": hash_path(root / place) for place in plan["files"]}
     found |= {
-        f"model {name}": models.file_sha256(models.resolve(_model(name, root)))
+        f"model {name}": models.model_sha256(models.resolve(_model(name, root)))
         for name in plan["models"]
     }
     return found
@@ -672,7 +672,7 @@ def _check_input(label: str, expected: str, root: Path) -> Item:
     kind, _, name = label.partition(" ")
     try:
         if kind == "model":
-            got = models.file_sha256(models.resolve(_model(name, root)))
+            got = models.model_sha256(models.resolve(_model(name, root)))
         elif kind == "file":
             got = hash_path(root / name)
         elif kind == "package":

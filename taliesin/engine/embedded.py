@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +31,6 @@ from taliesin.state import placement, seqstate
 from taliesin.store.blockfile import BlockFile
 from taliesin.store.header import BlockHeader, Certificate, Equals, Part, Source
 from taliesin.store.library import BlockInfo, Library, Policy
-
-if TYPE_CHECKING:
-    from taliesin.prove.verify import Report
 
 Align = Literal["auto", "aligned", "whole"]
 
@@ -250,7 +247,7 @@ class Engine:
         if self.gpu_layers:
             self.staging = Staging()
         path = models.resolve(self.model_name)
-        self.model_sha256 = models.file_sha256(path)
+        self.model_sha256 = models.model_sha256(path)
         self.model = llama.Model(path, self.gpu_layers)
 
     # -- saving ------------------------------------------------------------------------------------
@@ -439,10 +436,7 @@ class Engine:
         header = block.header
         recipe = header.recipe
         if recipe.get("engine") == "llama-server":
-            # an HTTP client, which few grafts need
-            from taliesin.server.process import embedded_recipe
-
-            recipe = embedded_recipe(recipe)
+            recipe = fingerprint.of_embedded_twin(recipe)
         settings = settings_of(recipe, block.path, overrides or {})
         # The model first: another one would need another context.
         if recipe.get("model_sha256") != self.model_sha256:
@@ -491,14 +485,6 @@ class Engine:
             lambda: applied,
             context,
         )
-
-    def verify(self, block: BlockFile, **options: Any) -> Report:
-        """Compare grafts of a block with fresh recomputes in other processes:
-        `taliesin.verify.verify` on this model.
-        """
-        from taliesin.prove import verify
-
-        return verify.verify(block, self.model.path, gpu_layers=self.gpu_layers, **options)
 
     # -- computing ---------------------------------------------------------------------------------
 
