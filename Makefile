@@ -37,7 +37,7 @@ lint: env ## ruff, mypy and the layers of imports
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	.venv/bin/lint-imports
+	$(PY) -c "from importlinter.cli import lint_imports_command; lint_imports_command()"
 
 fix: env ## mend what ruff can mend, and format
 	$(PY) -m ruff check --fix .
