@@ -114,7 +114,7 @@ def add(
     model, 40 problem file, 41 the one problem was refused, 42 no sandbox, 43 run.
     """
     from galahad.bank.bank import Bank
-    from galahad.problems import problem as problems
+    from galahad.problems import load as problems
     from galahad.solve import log as runlog
 
     is_run = (source / runlog.LOG).is_file()
@@ -478,9 +478,8 @@ def lint(
                     told = entry.need.get(
                         reader.model_sha256, {"solved": "not-measured", "by": "rewrite"}
                     )
-                    store.add(
-                        again, reader, Need(told["solved"], told["by"]), replace_existing=True
-                    )  # type: ignore[arg-type]
+                    need = Need(told["solved"], told["by"])  # type: ignore[arg-type]
+                    store.add(again, reader, need, replace_existing=True)
                     line |= {"parametric": True, "findings": []}
             lines.append(line)
     if as_json:
@@ -524,7 +523,7 @@ def route(
     """
     from galahad.bank import routing
     from galahad.bank.bank import Bank
-    from galahad.problems import problem as problems
+    from galahad.problems import load as problems
     from taliesin.ask import router
 
     suite = problems.load(file)

@@ -13,7 +13,8 @@ from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
 from taliesin.host import console
 
 if TYPE_CHECKING:
-    from galahad.problems.problem import Difference, Examination, Repair, Suite
+    from galahad.problems.load import Difference, Examination, Repair
+    from galahad.problems.problem import Suite
 
 commands = typer.Typer(
     help="Problem files: check them, import them, show what is in them.",
@@ -58,7 +59,7 @@ def check(
     Exit codes: 0 clean (or all repaired), 3 faults found, 4 repaired in part, 40 not a problem
     file.
     """
-    from galahad.problems import problem as problems
+    from galahad.problems import load as problems
 
     if repair != (out is not None):
         raise UsageError(
@@ -164,7 +165,7 @@ def import_(
 
     Exit codes: 0 written, 2 --json without --out, 40 not a problem file, or one with errors.
     """
-    from galahad.problems import problem as problems
+    from galahad.problems import load as problems
 
     if as_json and out is None:
         raise UsageError("--json needs --out: the problems themselves would go to stdout")
@@ -208,7 +209,7 @@ def show(
 
     Exit codes: 0 shown, 2 no such id, 40 not a problem file, or one with errors.
     """
-    from galahad.problems import problem as problems
+    from galahad.problems import load as problems
 
     suite = problems.load(file)
     shown = chosen(suite.problems, ids, file)[: None if ids else limit]

@@ -107,7 +107,7 @@ def recall(
     if not no_bank and bank is None:
         raise UsageError("no bank given", hint="--bank BANK, or --no-bank")
     from galahad.bank.bank import Bank
-    from galahad.problems import problem as problems
+    from galahad.problems import load as problems
     from taliesin.ask import router
 
     wanted = chosen(problems.load(file).problems, ids, file)
@@ -409,7 +409,7 @@ def _templates(
         SuiteError: no programs for a problem of `ids`, or for any.
     """
     from galahad.errors import SuiteError
-    from galahad.problems import problem as problems
+    from galahad.problems import load as problems
     from galahad.problems import solutions, templates
 
     if file.is_dir():

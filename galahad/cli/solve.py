@@ -113,7 +113,7 @@ def solve(
     no such model, 35 server, 40 not a problem file, 42 no sandbox, 43 a damaged run, a running one,
     or one of other inputs.
     """
-    from galahad.problems import problem as problems
+    from galahad.problems import load as problems
     from galahad.solve import log as runlog
     from galahad.solve import run
 

@@ -130,9 +130,8 @@ def _parsed(text: bytes) -> Any:
     class Loader(yaml.SafeLoader):
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
-                raise yaml.MarkedYAMLError(
-                    problem="an alias; write it out", problem_mark=self.peek_event().start_mark
-                )  # type: ignore[no-untyped-call]
+                mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+                raise yaml.MarkedYAMLError(problem="an alias; write it out", problem_mark=mark)
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:

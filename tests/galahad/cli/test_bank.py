@@ -17,7 +17,7 @@ from galahad import sandbox
 from galahad.cli import bank as bank_cli
 from galahad.cli import main
 from galahad.cli import recall as recall_cli
-from galahad.problems import problem as problems
+from galahad.problems import load as problems
 from galahad.problems.problem import Problem
 
 SUM = Problem.of("sum-7", "What is the sum of the integers from 3 to 37?", 700)

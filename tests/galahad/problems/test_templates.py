@@ -13,7 +13,7 @@ import pytest
 from galahad import sandbox
 from galahad.errors import SuiteError
 from galahad.problems import faults, templates
-from galahad.problems import problem as problems
+from galahad.problems import load as problems
 from galahad.responses import program as programs
 from taliesin.models.resolve import data_dir
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from galahad import sandbox
 from galahad.answerer import engines
 from galahad.answerer.engines import Completion
-from galahad.problems import problem as problems
+from galahad.problems import load as problems
 from galahad.responses import integer as answers
 from galahad.solve import log as runlog
 from galahad.solve import run, solver

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from galahad.errors import SuiteError
 from galahad.problems import faults, rows
-from galahad.problems import problem as problems
+from galahad.problems import load as problems
 
 # Of our own wording, with the LaTeX that gets damaged.
 CLEAN: list[dict[str, Any]] = [
