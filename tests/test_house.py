@@ -10,7 +10,7 @@ import taliesin
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("taliesin", "galahad")
-FLAT = {"__init__.py", "__main__.py", "errors.py"}
+FLAT = {"__init__.py", "__main__.py", "errors.py"}  # and py.typed
 
 
 def modules() -> dict[str, Path]:

@@ -68,28 +68,3 @@ def test_the_readme_names_every_command() -> None:
         assert [
             verb for verb in verbs if f"`{verb}`" not in own and f"`{name} {verb}`" not in own
         ] == []
-
-
-def test_taliesin_never_imports_galahad() -> None:
-    upward = [
-        path
-        for path in (ROOT / "taliesin").rglob("*.py")
-        if any(
-            line.startswith(("import galahad", "from galahad"))
-            for line in path.read_text("utf-8").splitlines()
-        )
-    ]
-    assert upward == []
-
-
-def test_only_one_module_imports_llama_cpp() -> None:
-    importers = [
-        path.name
-        for package in ("taliesin", "galahad")
-        for path in (ROOT / package).rglob("*.py")
-        if any(
-            line.strip().startswith(("import llama_cpp", "from llama_cpp"))
-            for line in path.read_text("utf-8").splitlines()
-        )
-    ]
-    assert importers == ["llama.py"]
