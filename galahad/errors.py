@@ -3,7 +3,7 @@
 GalahadError
 ├── SuiteError              40   a problem file that cannot be used
 ├── BankError               41   an entry that may not enter the bank, or is missing from it
-├── SandboxUnavailable      42   this host cannot isolate a program, and `--allow-weak` was not given
+├── SandboxUnavailable      42   this host cannot isolate a program, `--allow-weak` not given
 ├── RunLogError             43   a run log that is damaged, or belongs to another run
 └── PreregError             44   something differs from what was registered
 """

@@ -154,7 +154,10 @@ class Grafted:
         if self.differences:
             return "inexact: " + "; ".join(map(str, self.differences))
         if self.header.recipe.get("engine") == "llama-server":
-            return "exact: same recipe, computed by llama-server of the same build; no certificate of logits"
+            return (
+                "exact: same recipe, computed by llama-server of the same build; "
+                "no certificate of logits"
+            )
         if self.evidence:
             return "exact: same recipe, certificate re-checked here"
         return "exact: same recipe" + (", certificate re-checked" if self.certified else "")
@@ -214,7 +217,7 @@ class Grafted:
     def generate(
         self, question: str, n_predict: int = 128, sampling: Sampling | None = None
     ) -> Iterator[Step]:
-        """Tokens that answer `question`, until a stop token, `n_predict` or the end of the context."""
+        """Tokens that answer `question`, until a stop token, `n_predict` or the context's end."""
         query = self.query(question)
         self.prefill(query)
         position = len(self.header.tokens) + len(query)
@@ -595,7 +598,8 @@ def settings_of(recipe: Any, where: Path, overrides: dict[str, Any]) -> Settings
         raise RecipeMismatch(
             "the block's recipe is not one of the embedded engine",
             expected=", ".join(SETTINGS),
-            got=f"engine {recipe.get('engine')!r}, without or with other types: {', '.join(wrong) or 'none'}",
+            got=f"engine {recipe.get('engine')!r}, without or with other types: "
+            f"{', '.join(wrong) or 'none'}",
             where=where,
         )
     return Settings(n_ctx=256, **{**values, **overrides}).checked()

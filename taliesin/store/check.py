@@ -140,7 +140,7 @@ class _Walk:
         self._roots: dict[str, str] = {}  # of the blocks that could be opened, by id
 
     def look_around(self) -> None:
-        """Everything except the content of blocks. Under the lock, so that no writer is half way."""
+        """Everything but the content of blocks. Under the lock, so that no writer is half way."""
         root = self.library.path
         self._look_at_mode(root, root.stat().st_mode, 0o700)
         for entry in _entries(root):
@@ -202,7 +202,10 @@ class _Walk:
             message = f"the block {ref.block_id[:12]} of the name {ref.name!r} is not there"
             self._report("dangling-ref", path, message, self._quarantine)
         elif self._roots.get(ref.block_id, ref.root) != ref.root:
-            message = f"the name {ref.name!r} was given to another block than the one in {ref.block_id[:12]}"
+            message = (
+                f"the name {ref.name!r} was given to another block than the one in "
+                f"{ref.block_id[:12]}"
+            )
             self._report("damaged-ref", path, message, self._quarantine)
 
     def look_for_unnamed(self) -> None:

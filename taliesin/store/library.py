@@ -530,7 +530,8 @@ class Library:
                 self._lock.acquire()
             except Timeout as error:
                 raise StoreLocked(
-                    f"another process has been writing to the library for {self._lock_seconds:.0f} s",
+                    "another process has been writing to the library for "
+                    f"{self._lock_seconds:.0f} s",
                     where=self.path / _LOCK,
                     hint="wait for it, or look for a process that hangs",
                 ) from error
