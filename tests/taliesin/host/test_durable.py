@@ -93,7 +93,7 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.write_bytes(b"old")
     code = (
-        "import os, pathlib, sys\nfrom taliesin import durable\n"
+        "import os, pathlib, sys\nfrom taliesin.host import durable\n"
         "with durable.replacing(pathlib.Path(sys.argv[1])) as file:\n"
         "    file.write(b'half'); file.flush(); os.kill(os.getpid(), 9)\n"
     )

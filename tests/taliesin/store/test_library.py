@@ -1489,7 +1489,7 @@ def test_folder_that_may_not_be_read_is_a_clear_error(
         raise PermissionError(errno.EACCES, "Permission denied", "blocks")
 
     monkeypatch.setattr(os, "scandir", refuse)
-    for action in (store.list, store.check):
+    for action in (store.list, lambda: check_library(store)):
         with pytest.raises(StoreFull, match="not permitted"):
             action()
 
