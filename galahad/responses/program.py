@@ -49,7 +49,8 @@ class Found:
 _FENCE = re.compile(
     r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+.#-]*)[^\n`]*$", re.M
 )
-_PYTHON = frozenset({"", "python", "py", "python3", "py3", "sage"})
+# The names that models give a block of Python; with a version or without.
+_PYTHON = re.compile(r"(?:(?:[ic]?python|pypy|py)(?:\d+(?:\.\d+)*)?|sage|tool_code)?", re.I)
 
 
 def extract(text: str, *, in_reasoning: bool = False, stopped_at_fence: bool = False) -> Found:
@@ -94,10 +95,10 @@ def _blocks(
         if opened is None:
             opened = fence
         elif fence["fence"].startswith(opened["fence"]) and not fence["language"]:
-            if opened["language"].lower() in _PYTHON:
+            if _PYTHON.fullmatch(opened["language"]):
                 spans.append((min(opened.end() + 1, fence.start()), fence.start()))
             opened = None
-    if opened is None or opened["language"].lower() not in _PYTHON:
+    if opened is None or not _PYTHON.fullmatch(opened["language"]):
         return spans, None
     rest = (min(opened.end() + 1, len(text)), len(text))
     return ([*spans, rest], None) if stopped_at_fence else (spans, rest)
@@ -131,28 +132,160 @@ def complete(source: str) -> str:
     needs no arguments.
 
     Models often stop at `solve()` or at the definition, as in a notebook. A program that prints
-    anything at module level comes back unchanged.
+    anything at module level comes back unchanged, and so does one that calls a function of its own
+    that prints and has no value: printing that call would end the output with `None`.
 
     Raises:
         UsageError: `source` is not Python.
     """
     tree = _parsed(source)
-    if any(
-        _is_call(node, "print") for statement in _module_level(tree) for node in ast.walk(statement)
-    ):
+    statements = list(_module_level(tree))
+    if any(_is_call(node, "print") for statement in statements for node in ast.walk(statement)):
         return source
-    last = tree.body[-1] if tree.body else None
+    own = _functions(tree)
+    last = _last(tree)
     if isinstance(last, ast.Expr) and not isinstance(last.value, ast.Constant):
-        lines = source.splitlines(keepends=True)
-        head = "".join(lines[: last.lineno - 1])
-        segment = ast.get_source_segment(source, last.value) or ""
-        return f"{head}print({segment})\n"
+        called = _called(last, own)
+        if not called or any(_has_value(function, own) for function in called):
+            return _printing(source, last.value)
+    if any(_prints(statement, own) for statement in statements):
+        if (
+            isinstance(last, ast.Assign)
+            and last is tree.body[-1]
+            and isinstance(target := last.targets[0], ast.Name)
+            and any(_has_value(function, own) for function in _called(last, own))
+        ):
+            return f"{source.rstrip()}\n\nprint({target.id})\n"
+        return source
     entry = _entry(tree)
     if entry is not None and len(entry.args.args) + len(entry.args.posonlyargs) == len(
         entry.args.defaults
     ):
-        return f"{source.rstrip()}\n\nprint({ENTRY}())\n"
+        has_value = _has_value(entry, own) or not _prints_itself(entry, own)
+        call = f"print({ENTRY}())" if has_value else f"{ENTRY}()"
+        return f"{source.rstrip()}\n\n{call}\n"
     return source
+
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _last(tree: ast.Module) -> ast.stmt | None:
+    """The last statement that runs; `if __name__ == ...:` is looked into."""
+    last = tree.body[-1] if tree.body else None
+    while (
+        isinstance(last, ast.If)
+        and not last.orelse
+        and any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(last.test))
+    ):
+        last = last.body[-1]
+    return last
+
+
+def _printing(source: str, node: ast.expr) -> str:
+    """`source` with the expression `node` printed; every other byte stays as it is."""
+    data = source.encode()
+    begin, end = _byte_span(_line_starts(data), node)
+    data = data[:begin] + b"print(" + data[begin:end] + b")" + data[end:]
+    return data.decode().rstrip() + "\n"
+
+
+def _line_starts(data: bytes) -> list[int]:
+    """Where each line starts, by the lines that the parser counts: bytes end theirs at \\n, \\r and
+    \\r\\n, text also at a form feed or U+2028.
+    """
+    return [0, *itertools.accumulate(map(len, data.splitlines(keepends=True)))]
+
+
+def _byte_span(starts: list[int], node: ast.expr) -> tuple[int, int]:
+    """The range of `node` in the source's UTF-8 bytes, in which the tree counts its columns."""
+    return (
+        starts[node.lineno - 1] + node.col_offset,
+        starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0),
+    )
+
+
+def _functions(tree: ast.Module) -> dict[str, list[_Function]]:
+    """The program's own functions and methods by name."""
+    own: dict[str, list[_Function]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            own.setdefault(node.name, []).append(node)
+    return own
+
+
+def _called(node: ast.AST, own: Mapping[str, list[_Function]]) -> list[_Function]:
+    """The program's own functions that `node` calls, by their names."""
+    found: list[_Function] = []
+    for call in ast.walk(node):
+        if isinstance(call, ast.Call) and isinstance(call.func, (ast.Name, ast.Attribute)):
+            name = call.func.id if isinstance(call.func, ast.Name) else call.func.attr
+            found += own.get(name, [])
+    return found
+
+
+def _prints(node: ast.AST, own: Mapping[str, list[_Function]]) -> bool:
+    """Whether `node` calls a function of the program that prints, itself or through others."""
+    seen: set[int] = set()
+    waiting = _called(node, own)
+    while waiting:
+        function = waiting.pop()
+        if id(function) in seen:
+            continue
+        seen.add(id(function))
+        if any(_is_call(inner, "print") or _is_write(inner) for inner in ast.walk(function)):
+            return True
+        waiting += _called(function, own)
+    return False
+
+
+def _prints_itself(function: _Function, own: Mapping[str, list[_Function]]) -> bool:
+    return any(
+        _is_call(node, "print") or _is_write(node) for node in ast.walk(function)
+    ) or _prints(function, own)
+
+
+def _is_write(node: ast.AST) -> bool:
+    """`sys.stdout.write(...)`"""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "write"
+        and "stdout" in ast.unparse(node.func.value)
+    )
+
+
+def _has_value(
+    function: _Function, own: Mapping[str, list[_Function]], above: frozenset[int] = frozenset()
+) -> bool:
+    """Whether `function` returns or yields anything; what it prints with a status (`return 0`) is
+    its output, and the status is not.
+    """
+    if id(function) in above or len(above) > len(own):
+        return False
+    prints = _prints_itself(function, own)
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            continue
+        if isinstance(node, (ast.Yield, ast.YieldFrom)):
+            return True
+        value = node.value if isinstance(node, ast.Return) else None
+        if isinstance(value, ast.Constant):
+            if value.value is not None and not prints:
+                return True
+        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            called = own.get(value.func.id, [])
+            below = above | {id(function)}
+            if not _is_call(value, "print") and (
+                not called or any(_has_value(inner, own, below) for inner in called)
+            ):
+                return True
+        elif value is not None:
+            return True
+        waiting += ast.iter_child_nodes(node)
+    return False
 
 
 def _module_level(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -234,18 +367,10 @@ def substitute(source: str, values: Mapping[str, Literals]) -> str:
                     for k in node.keywords
                     if k.arg is not None and k.arg in values
                 ]
-    lines = source.encode().splitlines(keepends=True)  # the tree counts columns in UTF-8 bytes
-    starts = [0, *itertools.accumulate(map(len, lines))]
     data = source.encode()
+    starts = _line_starts(data)
     spans = sorted(
-        (
-            (
-                starts[node.lineno - 1] + node.col_offset,
-                starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0),
-                value,
-            )
-            for node, value in places
-        ),
+        ((*_byte_span(starts, node), value) for node, value in places),
         key=lambda span: span[0],
         reverse=True,
     )

@@ -5,6 +5,8 @@ logic.
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 
 import pytest
 from hypothesis import given
@@ -13,7 +15,10 @@ from hypothesis import strategies as st
 from galahad.responses import program as programs
 from taliesin.errors import UsageError
 
-FENCED = "Counting:\n```python\nprint(1)\n```\nBetter:\n```python\nfor x in range(3):\n    print(x)\n```\nIt prints.\n"
+FENCED = (
+    "Counting:\n```python\nprint(1)\n```\nBetter:\n"
+    "```python\nfor x in range(3):\n    print(x)\n```\nIt prints.\n"
+)
 
 
 def test_the_last_complete_block_that_parses_is_the_program() -> None:
@@ -71,6 +76,70 @@ def test_a_program_that_would_print_nothing_is_completed() -> None:
     assert programs.complete("x = 2\nx\n") == "x = 2\nprint(x)\n"
     for unchanged in ("print(1)\n", "def solve(n):\n    return n\n", "if True:\n    print(2)\n"):
         assert programs.complete(unchanged) == unchanged
+
+
+def output(source: str) -> list[str]:
+    """The lines that a program of this file prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(source, "program", "exec"), {"__name__": "__main__"})
+    return out.getvalue().splitlines()
+
+
+GUARD = 'if __name__ == "__main__":\n    '
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def main():\n    print(204)\nmain()\n",
+        "def solve(n=204):\n    print(n)\nsolve()\n",
+        f"def solve(n=204):\n    print(n)\n{GUARD}solve()\n",
+        f"def solve(n=204):\n    return n\ndef main():\n    print(solve())\n{GUARD}main()\n",
+        "def show(n):\n    print(n)\ndef main():\n    return show(204)\nmain()\n",
+        "def main():\n    print(204)\n    return 0\nmain()\n",
+        "class A:\n    def run(self):\n        print(204)\nA().run()\n",
+        "import sys\ndef main():\n    sys.stdout.write('204\\n')\nmain()\n",
+        "def main():\n    print(204)\ntry:\n    main()\nexcept ValueError:\n    pass\n",
+        "def main():\n    if True:\n        print(204)\n        return\n    return None\nmain()\n",
+    ],
+    ids=range(10),
+)
+def test_a_program_whose_own_function_prints_runs_once(source: str) -> None:
+    assert programs.complete(source) == source
+    assert output(source) == ["204"]
+
+
+def test_a_function_that_prints_its_steps_and_returns_the_answer_is_printed() -> None:
+    steps = "def solve():\n    print('step')\n    n = 204\n    return n\n"
+    for ending in ("solve()\n", f"{GUARD}solve()\n", "n = solve()\n", ""):
+        assert output(programs.complete(steps + ending)) == ["step", "204"]
+    assert output(programs.complete("def solve(n=204):\n    print(n)\n")) == ["204"]
+    both = "def f(n=204):\n    print(n)\n    return n\nf()\n"
+    assert output(programs.complete(both))[-1] == "204"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        's = "a\u2028b"\nn = 204\nn\n',
+        "# a\x0cb\nn = 204\nn",
+        "n = 204; n",
+        "n = 204\n(\n    n\n)\n",
+        "n = 204\nn  # the answer\n",
+        "ä = 204\r\nä\r\n",
+    ],
+    ids=range(6),
+)
+def test_lines_are_those_that_the_parser_counts(source: str) -> None:
+    assert output(programs.complete(source)) == ["204"]
+
+
+def test_a_block_of_python_has_many_names() -> None:
+    for name in ("", "Python", "python3.11", "py3", "ipython", "ipython3", "tool_code", "sage"):
+        assert programs.extract(f"```{name}\nprint(1)\n```").source == "print(1)\n"
+    for name in ("text", "pytb", "pycon", "output", "c"):
+        assert programs.extract(f"```{name}\nprint(1)\n```").source is None
 
 
 SOURCE = '''"""Sums up to 90."""
@@ -135,7 +204,10 @@ def test_constants_know_their_place() -> None:
 
 
 def test_numbers_of_a_problem_leave_indices_and_figures_out() -> None:
-    text = "Let $x_1 = 12$ and $a_{34} = 1{,}500$, seven times; \\begin{asy}(0,99)\\end{asy} or 2.5 and 4,000."
+    text = (
+        "Let $x_1 = 12$ and $a_{34} = 1{,}500$, seven times; "
+        "\\begin{asy}(0,99)\\end{asy} or 2.5 and 4,000."
+    )
     assert programs.numbers_of(text) == {12, 1500, 7, 2.5, 4000}
 
 
@@ -153,7 +225,10 @@ def test_a_number_of_the_problem_inside_the_logic_is_baked_in() -> None:
 
 
 def test_a_program_with_all_numbers_as_parameters_is_parametric() -> None:
-    source = "def solve(n=17, m=1000):\n    return sum(k * k for k in range(1, n + 1)) % m\nprint(solve())\n"
+    source = (
+        "def solve(n=17, m=1000):\n    return sum(k * k for k in range(1, n + 1)) % m\n"
+        "print(solve())\n"
+    )
     result = programs.check(source, "Find the remainder of the sum of 17 squares divided by 1000.")
     assert result.parametric
     assert result.explain() == []
