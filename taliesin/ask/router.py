@@ -337,7 +337,8 @@ def _decide(
         lacking = ", ".join(best.missing[:4])
         return (
             None,
-            f"the best block covers {best.coverage:.2f} of the question, under {threshold:.2f}; it lacks: {lacking}",
+            f"the best block covers {best.coverage:.2f} of the question, under {threshold:.2f}; "
+            f"it lacks: {lacking}",
         )
     if (
         len(candidates) > 1
@@ -366,7 +367,10 @@ def choose(route: Route, tiers: Tiers, *, top: int = 3) -> Route:
     judged.sort(key=lambda c: -(c.log_likelihood or 0.0))
     rest = [c for c in route.candidates if c.block_id not in {j.block_id for j in judged}]
     seconds = route.seconds + time.perf_counter() - started
-    reason = f"the model's choice of {len(judged)}: question at {judged[0].log_likelihood:.2f} nats a token"
+    reason = (
+        f"the model's choice of {len(judged)}: question at {judged[0].log_likelihood:.2f} "
+        "nats a token"
+    )
     return Route(
         route.query, judged[0], reason, (*judged, *rest), route.threshold, route.n_blocks, seconds
     )

@@ -110,7 +110,8 @@ def route(
         if found.block is not None:
             console.out(found.block.name)
         console.note(
-            f"{found.reason}; {console.count(found.n_blocks, 'block')}, {found.seconds * 1e3:.1f} ms"
+            f"{found.reason}; {console.count(found.n_blocks, 'block')}, "
+            f"{found.seconds * 1e3:.1f} ms"
         )
         if explain:
             console.out(_explanation(found))

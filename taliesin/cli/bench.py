@@ -210,7 +210,8 @@ def advise(
             else f" (measured at {advice.measured_tokens} tokens, and scaled)"
         )
         console.out(
-            f"{n_tokens} tokens: prefill {advice.fresh_seconds * 1e3:.1f} ms, graft from disk {advice.graft_seconds * 1e3:.1f} ms, "
+            f"{n_tokens} tokens: prefill {advice.fresh_seconds * 1e3:.1f} ms, graft from disk "
+            f"{advice.graft_seconds * 1e3:.1f} ms, "
             f"block {console.human_bytes(advice.block_bytes)}{about}"
         )
         if advice.break_even_tokens is None:
@@ -223,8 +224,10 @@ def advise(
             console.out("the graft was not exact: taliesin doctor")
         elif advice.pays:
             console.out(
-                f"a block pays: {advice.fresh_seconds / advice.graft_seconds:.1f} times faster, and saving it "
-                f"({advice.save_seconds * 1e3:.0f} ms more than a prefill) is won back after {advice.uses} use(s)"
+                f"a block pays: {advice.fresh_seconds / advice.graft_seconds:.1f} times faster, "
+                "and saving it "
+                f"({advice.save_seconds * 1e3:.0f} ms more than a prefill) is won back after "
+                f"{advice.uses} use(s)"
             )
         else:
             console.out("prefill is faster: do not save this text")
@@ -345,8 +348,10 @@ def _needle_rows(report: NeedleReport) -> list[tuple[str, ...]]:
 def _needle_summary(report: NeedleReport) -> list[str]:
     times = report.n_tokens / report.n_ctx_train
     lines = [
-        f"{report.n_correct}/{len(report.reads)} right; {report.n_tokens} tokens in {console.count(report.n_blocks, 'block')} "
-        f"({console.human_bytes(report.library_bytes)} on disk), {times:.1f} times the model's context of {report.n_ctx_train}",
+        f"{report.n_correct}/{len(report.reads)} right; {report.n_tokens} tokens in "
+        f"{console.count(report.n_blocks, 'block')} "
+        f"({console.human_bytes(report.library_bytes)} on disk), {times:.1f} times the model's "
+        f"context of {report.n_ctx_train}",
         f"peak memory {console.human_bytes(report.peak_bytes)}"
         + (
             f", GPU {console.human_bytes(report.gpu_bytes)} in use"
@@ -357,7 +362,8 @@ def _needle_summary(report: NeedleReport) -> list[str]:
     if (fit := report.slope) is not None:
         verdict = "time grows with depth" if fit.grows else "time does not grow with depth"
         lines.append(
-            f"{verdict}: slope {fit.seconds_per_million:+.3f} s per million tokens, 95 % interval {fit.low:+.3f} to {fit.high:+.3f}"
+            f"{verdict}: slope {fit.seconds_per_million:+.3f} s per million tokens, 95 % "
+            f"interval {fit.low:+.3f} to {fit.high:+.3f}"
         )
     return lines
 

@@ -125,25 +125,39 @@ def save(
             )
         advance = stack.enter_context(console.progress("prefill", 1, "texts"))
         saved = engine.save(
-            store, content, name, align=align, block_tokens=block_tokens, raw=raw, title=title,
-            replace_existing=replace_existing, on_block=lambda _done, count: advance(1 / count),
-        )  # fmt: skip
+            store,
+            content,
+            name,
+            align=align,
+            block_tokens=block_tokens,
+            raw=raw,
+            title=title,
+            replace_existing=replace_existing,
+            on_block=lambda _done, count: advance(1 / count),
+        )
     rows = [
         {
-            "name": s.info.name, "id": s.info.id, "n_tokens": len(s.header.tokens), "n_tail": len(s.header.tail),
-            "file_bytes": s.info.file_bytes, "equals": s.header.equals, "prefill_seconds": s.prefill_seconds,
+            "name": s.info.name,
+            "id": s.info.id,
+            "n_tokens": len(s.header.tokens),
+            "n_tail": len(s.header.tail),
+            "file_bytes": s.info.file_bytes,
+            "equals": s.header.equals,
+            "prefill_seconds": s.prefill_seconds,
             "save_seconds": s.save_seconds,
         }
         for s in saved
-    ]  # fmt: skip
+    ]
     if as_json:
         console.emit_json("taliesin.save/1", {"blocks": rows})
         return
     for s in saved:
         tail = f" + {len(s.header.tail)} kept for the query" if len(s.header.tail) else ""
         console.note(
-            f"{s.info.name}: {len(s.header.tokens)} tokens{tail}, {console.human_bytes(s.info.file_bytes)}, prefill "
-            f"{s.prefill_seconds:.2f} s, write {s.save_seconds:.3f} s; a graft equals {s.header.equals}"
+            f"{s.info.name}: {len(s.header.tokens)} tokens{tail}, "
+            f"{console.human_bytes(s.info.file_bytes)}, prefill "
+            f"{s.prefill_seconds:.2f} s, write {s.save_seconds:.3f} s; a graft equals "
+            f"{s.header.equals}"
         )
         console.out(s.info.id)
 
@@ -214,9 +228,18 @@ def graft_block(
                     "a server's --threads and --ubatch are its own", hint="taliesin server start"
                 )
             servers.graft(
-                store, block, question, n_predict, sampling, model=model_for(header.recipe, model), policy=policy.value,
-                inexact=inexact, certify=certify, reach=reach, as_json=as_json,
-            )  # fmt: skip
+                store,
+                block,
+                question,
+                n_predict,
+                sampling,
+                model=model_for(header.recipe, model),
+                policy=policy.value,
+                inexact=inexact,
+                certify=certify,
+                reach=reach,
+                as_json=as_json,
+            )
             return
         with Engine(model_for(header.recipe, model), gpu_layers=gpu_layers) as engine:
             n_query = (
@@ -225,9 +248,14 @@ def graft_block(
                 + len(header.after_query)
             )
             put_back = engine.graft(
-                block, library=store, policy=policy.value, overrides=overrides, inexact=inexact, certify=certify,
+                block,
+                library=store,
+                policy=policy.value,
+                overrides=overrides,
+                inexact=inexact,
+                certify=certify,
                 n_extra=n_query + n_predict,
-            )  # fmt: skip
+            )
             started = time.perf_counter()
             pieces = []
             n_generated = 0
@@ -250,8 +278,10 @@ def graft_block(
         f", certificate in {put_back.certify_seconds * 1e3:.0f} ms" if put_back.certified else ""
     )
     console.note(
-        f"restored {done.n_tokens} tokens ({console.human_bytes(done.read_bytes)}): read {done.read_seconds * 1e3:.1f} ms, "
-        f"placed {done.place_seconds * 1e3:.1f} ms{proof}; prefilled {put_back.prompt_tokens} tokens in "
+        f"restored {done.n_tokens} tokens ({console.human_bytes(done.read_bytes)}): read "
+        f"{done.read_seconds * 1e3:.1f} ms, "
+        f"placed {done.place_seconds * 1e3:.1f} ms{proof}; prefilled {put_back.prompt_tokens} "
+        "tokens in "
         f"{put_back.prefill_seconds * 1e3:.1f} ms; generated {n_generated} in "
         f"{seconds - put_back.prefill_seconds:.2f} s"
     )

@@ -96,7 +96,8 @@ def list_blocks(
             console.out(_table(lines))
             unique = {line.id: line.file_bytes for line in lines}
             console.note(
-                f"{console.count(len(unique), 'block')}, {console.human_bytes(sum(unique.values()))} in {store.path}"
+                f"{console.count(len(unique), 'block')}, "
+                f"{console.human_bytes(sum(unique.values()))} in {store.path}"
             )
         else:
             console.note(f"no blocks in {store.path}; `taliesin save` makes one")
@@ -260,7 +261,8 @@ def check(
             what = "headers" if quick else "files"
             rest = "" if report.complete else "; stopped before the end"
             console.note(
-                f"{console.count(report.n_blocks, 'block')}, {console.count(report.n_refs, 'name')}: {report.n_sound} sound "
+                f"{console.count(report.n_blocks, 'block')}, "
+                f"{console.count(report.n_refs, 'name')}: {report.n_sound} sound "
                 f"({what} read), {console.count(len(damage), 'finding')} of damage{rest}"
             )
     if not report.sound:
@@ -327,7 +329,10 @@ def gc(
         report = store.gc(budget_bytes, dry_run=True)
         if not dry_run:
             # Also with nothing to remove: leftovers of killed writers go.
-            question = f"Remove {console.count(len(report.removed), 'block')} ({console.human_bytes(report.freed_bytes)})?"
+            question = (
+                f"Remove {console.count(len(report.removed), 'block')} "
+                f"({console.human_bytes(report.freed_bytes)})?"
+            )
             if report.removed and not confirm(question, yes):
                 raise typer.Exit(EXIT_NO)
             report = store.gc(budget_bytes)
@@ -343,7 +348,8 @@ def gc(
             console.out(_table(report.removed))
         verb = "would be freed" if dry_run else "freed"
         console.note(
-            f"{console.human_bytes(report.freed_bytes)} {verb}, {console.human_bytes(report.kept_bytes)} kept"
+            f"{console.human_bytes(report.freed_bytes)} {verb}, "
+            f"{console.human_bytes(report.kept_bytes)} kept"
         )
     if report.kept_bytes > budget_bytes:
         console.warn("pinned blocks alone are over the budget")

@@ -58,9 +58,15 @@ def _library(stack: ExitStack, library: Path | None, text: str | None) -> Librar
 
 
 def _names(
-    store: Library, name: str | None, everything: bool | None, text: str | None, model: str | None,
-    threads: int | None, ubatch: int | None, gpu_layers: int,
-) -> list[str]:  # fmt: skip
+    store: Library,
+    name: str | None,
+    everything: bool | None,
+    text: str | None,
+    model: str | None,
+    threads: int | None,
+    ubatch: int | None,
+    gpu_layers: int,
+) -> list[str]:
     """The blocks meant: one name, all (None where the command has no --all), or those of a text
     that is saved first.
     """
@@ -173,9 +179,16 @@ def verify(
             with store.open(each) as block:
                 path = models.resolve(model_for(block.header.recipe, model))
                 report = run_verify(
-                    block, path, gpu_layers=gpu_layers, trials=trials, samples=samples, n_steps=steps, lengths=lengths,
-                    sabotage=Sabotage(sabotage) if sabotage else None, on_run=on_run,
-                )  # fmt: skip
+                    block,
+                    path,
+                    gpu_layers=gpu_layers,
+                    trials=trials,
+                    samples=samples,
+                    n_steps=steps,
+                    lengths=lengths,
+                    sabotage=Sabotage(sabotage) if sabotage else None,
+                    on_run=on_run,
+                )
             exact = exact and report.exact
             if as_json:
                 console.emit_json("taliesin.verify/1", {"name": each, **report.as_dict()})
@@ -190,25 +203,39 @@ def _print_report(name: str, report: Report) -> None:
     console.out(f"{name}: {report.n_tokens} tokens, {report.trials} trials{broken}")
     console.out(
         console.table(
-            ["query", "vectors", "equal to block, then query", "equal to one-shot", "first difference"],
             [
-                (row.query_tokens, row.n_vectors, row.equal_block_then_query, row.equal_one_shot,
-                 "-" if row.first_difference is None else f"step {row.first_difference}")
+                "query",
+                "vectors",
+                "equal to block, then query",
+                "equal to one-shot",
+                "first difference",
+            ],
+            [
+                (
+                    row.query_tokens,
+                    row.n_vectors,
+                    row.equal_block_then_query,
+                    row.equal_one_shot,
+                    "-" if row.first_difference is None else f"step {row.first_difference}",
+                )
                 for row in report.rows
             ],
         )
-    )  # fmt: skip
+    )
     s = report.statistics
 
     def figure(value: float | None) -> str:
         return "undefined" if value is None else f"{value:.4g}"
 
     console.out(
-        f"{s.n} samples: KL median {s.kl_median:.3g}, p99 {s.kl_p99:.3g}, max {s.kl_max:.3g}; argmax agreement "
-        f"{s.argmax_agreement:.0%}; Mann-Whitney U p {figure(s.mann_whitney_p)}, Cliff's delta {figure(s.cliffs_delta)}"
+        f"{s.n} samples: KL median {s.kl_median:.3g}, p99 {s.kl_p99:.3g}, max {s.kl_max:.3g}; "
+        "argmax agreement "
+        f"{s.argmax_agreement:.0%}; Mann-Whitney U p {figure(s.mann_whitney_p)}, Cliff's delta "
+        f"{figure(s.cliffs_delta)}"
     )
     console.out(
-        f"first logits: fresh {report.fresh_seconds * 1e3:.0f} ms, graft {report.graft_seconds * 1e3:.0f} ms "
+        f"first logits: fresh {report.fresh_seconds * 1e3:.0f} ms, graft "
+        f"{report.graft_seconds * 1e3:.0f} ms "
         f"({report.fresh_seconds / report.graft_seconds:.1f}x)"
     )
     held = [
@@ -275,13 +302,30 @@ def shift(
         return
     console.out(
         console.table(
-            ["moved by", "vectors", "bit-equal", "KL median", "KL max", "argmax", "control median", "control max"],
             [
-                (r.by, r.moved.n, r.bit_equal, f"{r.moved.kl_median:.2e}", f"{r.moved.kl_max:.2e}",
-                 f"{r.moved.argmax_agreement:.0%}", f"{r.control.kl_median:.2e}", f"{r.control.kl_max:.2e}")
+                "moved by",
+                "vectors",
+                "bit-equal",
+                "KL median",
+                "KL max",
+                "argmax",
+                "control median",
+                "control max",
+            ],
+            [
+                (
+                    r.by,
+                    r.moved.n,
+                    r.bit_equal,
+                    f"{r.moved.kl_median:.2e}",
+                    f"{r.moved.kl_max:.2e}",
+                    f"{r.moved.argmax_agreement:.0%}",
+                    f"{r.control.kl_median:.2e}",
+                    f"{r.control.kl_max:.2e}",
+                )
                 for r in results
             ],
         )
-    )  # fmt: skip
+    )
     for r in results:
         console.out(r.statement)

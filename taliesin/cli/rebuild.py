@@ -84,9 +84,14 @@ def rebuild(
                     console.note(f"{', '.join(outcome.names)}: {outcome.reason}")
 
             worker = Rebuilder(
-                store, model=model, threads=threads, ubatch=ubatch, gpu_layers=gpu_layers, thorough=thorough,
+                store,
+                model=model,
+                threads=threads,
+                ubatch=ubatch,
+                gpu_layers=gpu_layers,
+                thorough=thorough,
                 dry_run=dry_run,
-            )  # fmt: skip
+            )
             report = worker.run(names or None, max_seconds, on_block)
         if as_json:
             console.emit_json(
@@ -117,4 +122,7 @@ def summary(report: Report) -> str:
     if report.n_waiting:
         parts.append(f"{report.n_waiting} not reached")
     n = len(report.outcomes) + report.n_waiting
-    return f"{n} block{'' if n == 1 else 's'}: {', '.join(parts) or 'nothing to do'}; {report.seconds:.1f} s"
+    return (
+        f"{n} block{'' if n == 1 else 's'}: {', '.join(parts) or 'nothing to do'}; "
+        f"{report.seconds:.1f} s"
+    )

@@ -57,9 +57,15 @@ def options_of(settings: Settings, slots: int = 1, ctx: int = 4096, gpu_layers: 
     from taliesin.server.process import Options
 
     return Options(
-        n_slots=slots, n_ctx=ctx, n_ubatch=settings.n_ubatch, n_threads=settings.n_threads,
-        flash_attn=settings.flash_attn, type_k=settings.type_k, type_v=settings.type_v, gpu_layers=gpu_layers,
-    )  # fmt: skip
+        n_slots=slots,
+        n_ctx=ctx,
+        n_ubatch=settings.n_ubatch,
+        n_threads=settings.n_threads,
+        flash_attn=settings.flash_attn,
+        type_k=settings.type_k,
+        type_v=settings.type_v,
+        gpu_layers=gpu_layers,
+    )
 
 
 def open_engine(
@@ -108,9 +114,19 @@ def open_engine_for(
 
 
 def graft(
-    store: Library, block: BlockFile, question: str, n_predict: int, sampling: Sampling, *,
-    model: str, policy: Policy, inexact: bool, certify: bool, reach: Reach, as_json: bool,
-) -> None:  # fmt: skip
+    store: Library,
+    block: BlockFile,
+    question: str,
+    n_predict: int,
+    sampling: Sampling,
+    *,
+    model: str,
+    policy: Policy,
+    inexact: bool,
+    certify: bool,
+    reach: Reach,
+    as_json: bool,
+) -> None:
     """What `taliesin graft --engine server` does and prints."""
     header = block.header
     with ExitStack() as stack:
@@ -133,20 +149,34 @@ def graft(
     exact = not (put_back.differences or put_back.inexact)
     if as_json:
         fields = {
-            "engine": "server", "url": url, "text": answer.text, "n_generated": len(answer.tokens),
-            "generate_seconds": answer.predict_seconds, "prefill_seconds": answer.prompt_seconds,
-            "n_prefilled": answer.prompt_n, "n_reused": answer.cache_n, "resident": put_back.resident,
-            "read_seconds": put_back.read_seconds, "restore_seconds": put_back.restore_seconds,
-            "certified": put_back.certified, "exact": exact, "label": put_back.label, "equals": header.equals,
-            "differences": [d._asdict() for d in put_back.differences], "inexact": put_back.inexact,
-        }  # fmt: skip
+            "engine": "server",
+            "url": url,
+            "text": answer.text,
+            "n_generated": len(answer.tokens),
+            "generate_seconds": answer.predict_seconds,
+            "prefill_seconds": answer.prompt_seconds,
+            "n_prefilled": answer.prompt_n,
+            "n_reused": answer.cache_n,
+            "resident": put_back.resident,
+            "read_seconds": put_back.read_seconds,
+            "restore_seconds": put_back.restore_seconds,
+            "certified": put_back.certified,
+            "exact": exact,
+            "label": put_back.label,
+            "equals": header.equals,
+            "differences": [d._asdict() for d in put_back.differences],
+            "inexact": put_back.inexact,
+        }
         console.emit_json("taliesin.graft/1", fields)
         return
     console.out(answer.text)
     console.note(
-        f"llama-server reused {answer.cache_n} tokens ({console.human_bytes(put_back.read_bytes)}): read "
-        f"{put_back.read_seconds * 1e3:.1f} ms, restored {put_back.restore_seconds * 1e3:.1f} ms; evaluated "
-        f"{answer.prompt_n} in {answer.prompt_seconds * 1e3:.1f} ms; generated {len(answer.tokens)} in "
+        f"llama-server reused {answer.cache_n} tokens "
+        f"({console.human_bytes(put_back.read_bytes)}): read "
+        f"{put_back.read_seconds * 1e3:.1f} ms, restored {put_back.restore_seconds * 1e3:.1f} "
+        "ms; evaluated "
+        f"{answer.prompt_n} in {answer.prompt_seconds * 1e3:.1f} ms; generated "
+        f"{len(answer.tokens)} in "
         f"{answer.predict_seconds:.2f} s"
     )
     (console.note if exact else console.warn)(put_back.label)
@@ -189,20 +219,38 @@ def verify(
         console.out(f"{each}: {report.n_tokens} tokens, on llama-server, {steps} steps a query")
         console.out(
             console.table(
-                ["query", "reused", "evaluated", "tokens as live", "log-probabilities", "tokens as one-shot", "log-probabilities"],
                 [
-                    (r.query_tokens, r.reused, r.evaluated, r.tokens_live, r.logprobs_live, r.tokens_one_shot, r.logprobs_one_shot)
+                    "query",
+                    "reused",
+                    "evaluated",
+                    "tokens as live",
+                    "log-probabilities",
+                    "tokens as one-shot",
+                    "log-probabilities",
+                ],
+                [
+                    (
+                        r.query_tokens,
+                        r.reused,
+                        r.evaluated,
+                        r.tokens_live,
+                        r.logprobs_live,
+                        r.tokens_one_shot,
+                        r.logprobs_one_shot,
+                    )
                     for r in report.rows
                 ],
             )
-        )  # fmt: skip
+        )
         console.out(
-            f"first token: fresh {report.fresh_seconds * 1e3:.0f} ms, graft {report.graft_seconds * 1e3:.0f} ms "
+            f"first token: fresh {report.fresh_seconds * 1e3:.0f} ms, graft "
+            f"{report.graft_seconds * 1e3:.0f} ms "
             f"({report.fresh_seconds / report.graft_seconds:.1f}x)"
         )
         reasons = f" ({'; '.join(report.inexact)})" if report.inexact else ""
         console.out(
-            f"{'EXACT' if report.exact else 'NOT EXACT'}{reasons}: {report.level}; promised: {report.promise}"
+            f"{'EXACT' if report.exact else 'NOT EXACT'}{reasons}: {report.level}; promised: "
+            f"{report.promise}"
         )
     return exact
 
@@ -345,10 +393,12 @@ def show(
     found = files.read(path)
     short = found.windowed and not found.window
     reuse = (
-        "reused as it is" if not found.windowed or found.laid_out
-        else "never reused: all of it is inside the window" if short
+        "reused as it is"
+        if not found.windowed or found.laid_out
+        else "never reused: all of it is inside the window"
+        if short
         else "loaded and then ignored without --swa-full; taliesin slotfile layout mends it"
-    )  # fmt: skip
+    )
     fields = {
         "path": str(path),
         "bytes": len(found.data),
@@ -367,7 +417,8 @@ def show(
         console.emit_json("taliesin.slotfile.show/1", fields)
         return
     console.out(
-        f"{path}: {console.human_bytes(len(found.data))}, {len(found.tokens)} tokens, from slot {found.seq_id}"
+        f"{path}: {console.human_bytes(len(found.data))}, {len(found.tokens)} tokens, from slot "
+        f"{found.seq_id}"
     )
     console.out(
         f"streams: {found.n_stream}; window: {found.window or ('not shown' if short else 'none')}; "
@@ -379,11 +430,18 @@ def show(
         console.table(
             ["part", "cells", "positions", "in order", "layers", "bytes"],
             [
-                [names[i], r["cells"], "{}..{}".format(*r["positions"]), "yes" if r["in_order"] else "no", r["layers"], r["bytes"]]  # type: ignore[misc]
+                [
+                    names[i],
+                    r["cells"],
+                    "{}..{}".format(*r["positions"]),  # type: ignore[misc]
+                    "yes" if r["in_order"] else "no",
+                    r["layers"],
+                    r["bytes"],
+                ]
                 for i, r in enumerate(rows)
             ],
         )
-    )  # fmt: skip
+    )
     console.out(f"by a stock llama-server: {reuse}")
 
 
@@ -437,9 +495,13 @@ def layout(
         raise UsageError("--kv-unified needs --parallel")
     found = files.read(path)
     image = files.relay(
-        found, n_ubatch=ubatch, n_ctx=ctx, n_seq_max=(parallel or 1) if kv_unified else 1, swa_full=swa_full,
+        found,
+        n_ubatch=ubatch,
+        n_ctx=ctx,
+        n_seq_max=(parallel or 1) if kv_unified else 1,
+        swa_full=swa_full,
         n_stream=1 if kv_unified else parallel,
-    )  # fmt: skip
+    )
     target = out or path
     if not target.parent.is_dir():
         raise UsageError("no such folder", where=target.parent)

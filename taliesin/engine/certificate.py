@@ -79,5 +79,6 @@ def require(context: Context, certificate: Certificate, n_tokens: int, where: ob
             expected=f"{len(digests)} logits vectors equal",
             got=f"{len(different)} differ, first at step {different[0]}",
             where=where,
-            hint="save the text again on this machine, or graft with --inexact and a label on the result",
+            hint="save the text again on this machine, or graft with --inexact and a label on "
+            "the result",
         )

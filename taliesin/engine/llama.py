@@ -66,7 +66,8 @@ def _llama() -> Any:
             "this llama-cpp-python is not the one whose state layout is known",
             expected=SUPPORTED_VERSION,
             got=found,
-            hint=f"pip install llama-cpp-python=={SUPPORTED_VERSION}, built with CMAKE_ARGS=-DGGML_NATIVE=OFF",
+            hint=f"pip install llama-cpp-python=={SUPPORTED_VERSION}, built with "
+            "CMAKE_ARGS=-DGGML_NATIVE=OFF",
         )
 
     def keep(level: int, text: bytes, _user: object) -> None:
@@ -200,9 +201,8 @@ class Model:
     def _refuse_unverified(self) -> None:
         lib, model = self._lib, self._pointer
         reasons = {
-            "recurrent layers: their state cannot be put back at a token offset": lib.llama_model_is_recurrent(
-                model
-            ),
+            "recurrent layers: their state cannot be put back at a token "
+            "offset": lib.llama_model_is_recurrent(model),
             "hybrid memory (attention with recurrent layers)": lib.llama_model_is_hybrid(model),
             "an encoder": lib.llama_model_has_encoder(model),
             "diffusion decoding": lib.llama_model_is_diffusion(model),
@@ -214,7 +214,8 @@ class Model:
         if found:
             self.close()
             raise UnsupportedModel(
-                f"a graft on a model of architecture {self.architecture!r} has not been proven exact: it has {found[0]}",
+                f"a graft on a model of architecture {self.architecture!r} has not been proven "
+                f"exact: it has {found[0]}",
                 where=self.path,
                 hint="use a model with plain or sliding-window attention",
             )
@@ -438,7 +439,8 @@ class Context:
         if rest or parts not in (1, 2) or (parts == 2) != bool(self.model.window):
             self.close()
             raise UnsupportedModel(
-                f"the memory of architecture {self.model.architecture!r} is not one the verifier has passed",
+                f"the memory of architecture {self.model.architecture!r} is not one the "
+                "verifier has passed",
                 expected="one ordinary cache, or one ordinary and one window cache",
                 got=f"{parts} cache parts, window {self.model.window}",
             )

@@ -184,7 +184,8 @@ def require(
             if model
             else "a state of this kind does not fit here: save the text again"
             if fatal
-            else "match the settings, save the text again, or graft with --inexact and a label on the result",
+            else "match the settings, save the text again, or graft with --inexact and a label "
+            "on the result",
         )
     return differences
 

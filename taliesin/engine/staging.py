@@ -87,7 +87,9 @@ class _Region:
 
 @dataclass
 class Staging:
-    """Regions of memory, lent and taken back. `spare` free ones are kept, the most recently used."""
+    """Regions of memory, lent and taken back. `spare` free ones are kept, the most recently
+    used.
+    """
 
     spare: int = 2
     _free: list[_Region] = field(init=False, default_factory=list)  # least recently used first

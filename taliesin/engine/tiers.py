@@ -1,7 +1,8 @@
 """`Tiers`: blocks of one library kept near one engine: in contexts of their own, in memory, or only
 on disk.
 
-    resident   a context that holds nothing but the block. A question's tokens are taken away in place afterwards (no cell is copied).
+    resident   a context that holds nothing but the block. A question's tokens are taken away in
+               place afterwards (no cell is copied).
     memory     the block's state as `graft.prepare` laid it out, page-locked where a GPU computes.
     disk       the file, checked as `library`'s policy says.
 
@@ -102,7 +103,9 @@ class Tiers:
         return Hit(grafted, block_id, tier, time.perf_counter() - started)
 
     def near(self, block_id: str) -> Tier:
-        """The tier that a graft of this block would come from, if nothing has to be applied again."""
+        """The tier that a graft of this block would come from, if nothing has to be applied
+        again.
+        """
         return "resident" if block_id in self._resident else self._lower(block_id)
 
     def used_bytes(self, tier: Literal["resident", "memory"]) -> int:

@@ -357,7 +357,9 @@ class Bench:
         ), grafted
 
     def _measure_copies(self, rows: Sequence[Row]) -> None:
-        """What plain copies of a graft's bytes take, beside each repeat and once for all its modes."""
+        """What plain copies of a graft's bytes take, beside each repeat and once for all its
+        modes.
+        """
         for n_bytes in sorted({row.written_bytes for row in rows}):
             plain = _copy_seconds(n_bytes)
             limit = _limit_seconds(n_bytes) if self.engine.gpu_layers else None
@@ -370,7 +372,9 @@ class Bench:
     def _follow(
         self, context: llama.Context, logits: npt.NDArray[np.float32], n_tokens: int
     ) -> list[str]:
-        """Digests of `logits`, which follow the query, and of `check_steps` greedy steps after it."""
+        """Digests of `logits`, which follow the query, and of `check_steps` greedy steps after
+        it.
+        """
         digests, position = [certificate.digest(logits)], n_tokens + self.query_tokens
         for step in range(self.check_steps):
             following = context.decode([int(logits.argmax())], position + step)
@@ -516,7 +520,9 @@ def _rate(value: float | None) -> str:
 
 
 def break_even_lines(report: Report) -> list[str]:
-    """One sentence per mode: from how many tokens on a graft is faster than a fresh prefill here."""
+    """One sentence per mode: from how many tokens on a graft is faster than a fresh prefill
+    here.
+    """
     lines = []
     shortest = report.lengths[0]
     for mode in report.modes:
@@ -543,8 +549,10 @@ def limit_lines(report: Report) -> list[str]:
             continue
         rate = row.written_bytes / statistics.median(row.limit_seconds) / 1e9
         lines.append(
-            f"{n} tokens: page-locked memory to the GPU at {rate:.1f} GB/s; with the token as the resident tier decodes it, no graft "
-            f"that copies is faster than {floor * 1e3:.1f} ms ({report.row(n, 'fresh').median / floor:.1f} times)"
+            f"{n} tokens: page-locked memory to the GPU at {rate:.1f} GB/s; with the token as "
+            "the resident tier decodes it, no graft "
+            f"that copies is faster than {floor * 1e3:.1f} ms "
+            f"({report.row(n, 'fresh').median / floor:.1f} times)"
         )
     return lines
 
@@ -556,11 +564,15 @@ def markdown(report: Report) -> str:
     lines = [
         f"# Fresh prefill and graft: {facts['model']}",
         "",
-        f"{facts['time']}, {facts['cpu']}, {facts['cores']} cores, {', '.join(report.recipe['devices'])}, "
-        f"{report.recipe['n_threads']} threads, n_ubatch {report.recipe['n_ubatch']}, KV {report.recipe['type_k']}/"
-        f"{report.recipe['type_v']}, taliesin {facts['taliesin']}, llama-cpp-python {facts['llama_cpp_python']}. "
+        f"{facts['time']}, {facts['cpu']}, {facts['cores']} cores, "
+        f"{', '.join(report.recipe['devices'])}, "
+        f"{report.recipe['n_threads']} threads, n_ubatch {report.recipe['n_ubatch']}, KV "
+        f"{report.recipe['type_k']}/"
+        f"{report.recipe['type_v']}, taliesin {facts['taliesin']}, llama-cpp-python "
+        f"{facts['llama_cpp_python']}. "
         + (f"Load average {load[0]:.2f} before, {after[0]:.2f} after. " if load and after else "")
-        + f"Each time ends with the logits after {report.query_tokens} more token(s); {report.check_steps} greedy steps follow "
+        + f"Each time ends with the logits after {report.query_tokens} more token(s); "
+        f"{report.check_steps} greedy steps follow "
         "untimed and are hashed.",
         "",
         console.markdown_table(HEADERS, table_rows(report)),
@@ -612,7 +624,8 @@ def plot(report: Report, path: Path) -> None:
         axes.grid(True, which="both", alpha=0.2)
         axes.legend(fontsize=8)
     figure.suptitle(
-        f"{report.machine['model']}, {report.machine['cpu']}, {', '.join(report.recipe['devices'])}",
+        f"{report.machine['model']}, {report.machine['cpu']}, "
+        f"{', '.join(report.recipe['devices'])}",
         fontsize=9,
     )
     figure.savefig(path, dpi=130, metadata={"Software": None})

@@ -119,7 +119,8 @@ def _engine() -> Iterator[Finding]:
             "engine",
             "instruction set",
             "wrong",
-            f"built for one CPU model ({', '.join(native)}): its blocks are exact on such CPUs only",
+            f"built for one CPU model ({', '.join(native)}): its blocks are exact on such CPUs "
+            "only",
             mend=f"build with GGML_NATIVE=OFF ({CHECKOUT_HINT})",
         )
     else:
@@ -175,7 +176,8 @@ def _machine() -> Iterator[Finding]:
         needed=True,
         mend=None
         if enough
-        else f"free memory: the default model and its context take {human_bytes(NEEDED_MEMORY_BYTES)}",
+        else "free memory: the default model and its context take "
+        f"{human_bytes(NEEDED_MEMORY_BYTES)}",
     )
 
 

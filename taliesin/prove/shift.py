@@ -55,9 +55,13 @@ class Shifted:
         if moved == 0.0:
             return f"moved by {self.by}: the median KL is 0"
         if control == 0.0:
-            return f"moved by {self.by}: median KL {moved:.2e}, while two fresh prefills agree: the residual is the move's"
+            return (
+                f"moved by {self.by}: median KL {moved:.2e}, while two fresh prefills agree: "
+                "the residual is the move's"
+            )
         return (
-            f"moved by {self.by}: median KL {moved:.2e}, two fresh prefills at the two positions {control:.2e} "
+            f"moved by {self.by}: median KL {moved:.2e}, two fresh prefills at the two "
+            f"positions {control:.2e} "
             f"(ratio {moved / control:.2f}): "
             + (
                 "of the size of the model's own rounding"

@@ -295,9 +295,12 @@ def _worker(job: Job, on_run: Callable[[str, Run], None]) -> Iterator[Run]:
             if "error" in message:
                 error = message["error"]
                 raised = TaliesinError(
-                    error["message"], expected=error.get("expected"), got=error.get("got"), where=error.get("where"),
+                    error["message"],
+                    expected=error.get("expected"),
+                    got=error.get("got"),
+                    where=error.get("where"),
                     hint=error.get("hint"),
-                )  # fmt: skip
+                )
                 raised.exit_code, raised.kind = error["exit_code"], error["kind"]
                 raise raised
             run = Run(**message)

@@ -750,7 +750,8 @@ def private(model: Path, options: Options, binary: Path | None = None) -> Iterat
         FileLock(Path(folder) / _OWNED, mode=0o600),
     ):
         console.note(
-            f"starting llama-server for {model.name}; taliesin server start keeps one between commands"
+            f"starting llama-server for {model.name}; taliesin server start keeps one between "
+            "commands"
         )
         server = launch(model, options, Path(folder), binary=binary)
         try:

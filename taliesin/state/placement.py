@@ -125,7 +125,8 @@ def check(state: SequenceState, n_tokens: int, window: int, ring: int) -> None:
     """
     if len(state.parts) > 1 and not ring:
         raise UnsupportedModel(
-            "a full-size window cache (swa_full) is not put back exactly: its saved state is pruned and packed",
+            "a full-size window cache (swa_full) is not put back exactly: its saved state is "
+            "pruned and packed",
             hint="swa_full=False, which is the default here",
         )
     everything = np.arange(n_tokens, dtype=np.int32)
@@ -144,7 +145,8 @@ def check(state: SequenceState, n_tokens: int, window: int, ring: int) -> None:
             )
         if state.parts[1].v_trans:
             raise UnsupportedModel(
-                "window layers without flash attention are not supported: V is stored transposed, and that is not verified",
+                "window layers without flash attention are not supported: V is stored "
+                "transposed, and that is not verified",
                 hint="leave flash attention on",
             )
 

@@ -9,11 +9,13 @@ measurement and refused when anything else comes:
     sliding-window layers, the window cache):
         u32 n_stream (1), u32 n_cells
         if n_cells:
-            n_cells x { i32 pos, u32 n_seq_id (1), i32 seq_id }        in cell order, which is not position order in a ring
+            n_cells x { i32 pos, u32 n_seq_id (1), i32 seq_id }
+                in cell order, which is not position order in a ring
             u32 v_trans, u32 n_layer
             per layer:  i32 ggml type, u64 row bytes, n_cells rows of K
-            per layer:  i32 ggml type, u64 row bytes, n_cells rows of V                        (v_trans = 0)
-                        i32 ggml type, u32 element bytes, u32 n_embd, n_embd x n_cells values  (v_trans = 1)
+            per layer:  i32 ggml type, u64 row bytes, n_cells rows of V   (v_trans = 0)
+                        i32 ggml type, u32 element bytes, u32 n_embd,
+                        n_embd x n_cells values             (v_trans = 1)
 
 Every count is checked against the bytes that are left before anything is allocated for it. This
 module does not know models, files or where cells belong; that is `placement`.
@@ -83,7 +85,9 @@ class SequenceState:
 
 
 class Cursor:
-    """Reads forward through a state, remembers the structural bytes it saw, and never past the end."""
+    """Reads forward through a state, remembers the structural bytes it saw, and never past the
+    end.
+    """
 
     def __init__(self, read: Reader, n_bytes: int) -> None:
         self.read, self.n_bytes, self.offset = read, n_bytes, 0

@@ -206,7 +206,9 @@ def parse(data: memoryview, path: Path) -> SlotFile:
 
 
 def _require_ours(head: bytes | memoryview, path: Path) -> int:
-    """Words of the token list, of a file that begins with `head` and is a slot file of this build."""
+    """Words of the token list, of a file that begins with `head` and is a slot file of this
+    build.
+    """
     magic, version, n_words = _HEADER.unpack(head)
     if magic != MAGIC:
         raise FormatError(
@@ -428,7 +430,8 @@ def relay(
         if not found.windowed
         else "the file is laid out already"
         if found.laid_out
-        else "all its positions are inside the window: this build reuses no such prompt, however it is laid out"
+        else "all its positions are inside the window: this build reuses no such prompt, "
+        "however it is laid out"
         if not found.window
         else None
     )
@@ -445,5 +448,8 @@ def relay(
         )
     except FormatError as error:
         error.where = f"{found.path}, {error.where}"
-        error.hint = "name --ubatch, --ctx and --kv-unified as the saving server had them; a used slot may hold more than one prompt"
+        error.hint = (
+            "name --ubatch, --ctx and --kv-unified as the saving server had them; a "
+            "used slot may hold more than one prompt"
+        )
         raise

@@ -554,7 +554,8 @@ class BlockFile:
         """
         if offset < 0 or size < 0 or offset + size > self.payload_bytes:
             raise ValueError(
-                f"range [{offset}, {offset + size}) is outside the payload of {self.payload_bytes} bytes"
+                f"range [{offset}, {offset + size}) is outside the payload of "
+                f"{self.payload_bytes} bytes"
             )
         return _pread_exactly(self._fd, size, self.layout.payload_offset + offset, self.path)
 
