@@ -16,7 +16,7 @@
     │   ├── DecodeError                32   llama.cpp refused a batch or a state
     │   ├── ContextFull                33   more tokens than the context has cells
     │   ├── UnsupportedModel           34   a model whose memory the verifier has not passed
-    │   └── ServerError                35   llama-server: not reachable, refused, ineffective restore
+    │   └── ServerError                35   llama-server: unreachable, refused, ineffective restore
     └── GalahadError (galahad.errors)  40-
 
 "No" is not a failure: a verifier that finds a difference exits with `EXIT_NO` (3) and raises

@@ -22,13 +22,13 @@ from taliesin.store.refs import Ref
 SCHEMA = 3
 _TABLES = """
 CREATE TABLE folders (folder TEXT PRIMARY KEY, stamp TEXT) WITHOUT ROWID;
-CREATE TABLE blocks (id TEXT PRIMARY KEY, stamp TEXT, size INTEGER, root TEXT, title TEXT, created TEXT, \
-equals TEXT,
+CREATE TABLE blocks (id TEXT PRIMARY KEY, stamp TEXT, size INTEGER, root TEXT, title TEXT, \
+created TEXT, equals TEXT,
   n_tokens INTEGER, n_tail INTEGER, payload_bytes INTEGER, part_index INTEGER, part_count INTEGER, \
 recipe_id TEXT,
   problem TEXT) WITHOUT ROWID;
-CREATE TABLE refs (file BLOB PRIMARY KEY, stamp TEXT, name TEXT, block_id TEXT, root TEXT, pinned INTEGER, \
-created TEXT)
+CREATE TABLE refs (file BLOB PRIMARY KEY, stamp TEXT, name TEXT, block_id TEXT, root TEXT, \
+pinned INTEGER, created TEXT)
   WITHOUT ROWID;
 CREATE INDEX refs_by_block ON refs (block_id);
 CREATE TABLE used (id TEXT PRIMARY KEY, at REAL) WITHOUT ROWID;
