@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
+import typer.core
 
 from taliesin import __version__
 from taliesin.errors import ModelError, UsageError
@@ -35,9 +37,41 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _refuse_what_is_no_number(parameter: Any) -> None:
+    """Have a parameter of Typer's refuse NaN and infinity, which a range lets through."""
+    then = parameter.callback
+
+    def check(context: Any, parameter: Any, value: Any) -> Any:
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(one, float) and not math.isfinite(one):
+                raise typer.BadParameter(f"{one} is not a finite number.", context, parameter)
+        return value if then is None else then(context, parameter, value)
+
+    parameter.callback = check
+
+
+def _floats(command: Any) -> Iterator[Any]:
+    """The parameters of a command and of all verbs under it that take numbers with a fraction."""
+    yield from (one for one in command.params if one.type.name.startswith("float"))
+    for verb in getattr(command, "commands", {}).values():
+        yield from _floats(verb)
+
+
+class _Application(typer.core.TyperGroup):
+    """All verbs of a command, once Typer has built them."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for parameter in _floats(self):
+            _refuse_what_is_no_number(parameter)
+
+
 def application(summary: str) -> typer.Typer:
-    """A command without verbs yet: `--quiet`, `--version`, and errors left to `console.run`."""
+    """A command without verbs yet: `--quiet`, `--version`, only finite numbers in every verb, and
+    errors left to `console.run`.
+    """
     app = typer.Typer(
+        cls=_Application,
         help=summary,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
