@@ -7,7 +7,8 @@ average is in the JSON):
 
     python benchmarks/bench.py bench_cpu2_gemma3_270m --model gemma3-270m --threads 2 --lengths
     748,2048
-    python benchmarks/synthesise.py gemma3-12b m12.gguf       # the 12B shape with random weights: 12.5 GB
+    python benchmarks/synthesise.py gemma3-12b m12.gguf       # the 12B shape with random weights:
+                                                              12.5 GB
     python benchmarks/bench.py bench_h200_gemma3_12b_f16 --model m12.gguf --gpu-layers -1 --small 32
     python benchmarks/bench.py bench_h200_gemma3_12b_q8 --model m12.gguf --gpu-layers -1 --small 32
     \

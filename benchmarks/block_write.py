@@ -102,9 +102,11 @@ def main() -> None:
             }
         )
         print(
-            f"{size_mb:4} MB  write {medians['plain_write']:.3f} s plain, {medians['block_write']:.3f} s block "
+            f"{size_mb:4} MB  write {medians['plain_write']:.3f} s plain, "
+            f"{medians['block_write']:.3f} s block "
             f"({ratio:.2f}x of medians, {ratios[0]:.2f} to {ratios[-1]:.2f} by round)  "
-            f"read {medians['read']:.3f} s, verified {medians['read_verified']:.3f} s, copy {medians['memory_copy']:.3f} s"
+            f"read {medians['read']:.3f} s, verified {medians['read_verified']:.3f} s, copy "
+            f"{medians['memory_copy']:.3f} s"
         )
     report = {
         "schema": "taliesin.bench.block-write/1",

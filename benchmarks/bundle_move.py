@@ -1,7 +1,8 @@
 """Claim C18: blocks packed on one machine, proved on another.
 
     python benchmarks/bundle_move.py pack FOLDER                 # on the first machine
-    python benchmarks/bundle_move.py prove FOLDER --out FILE     # on the second one, with the folder carried there
+    python benchmarks/bundle_move.py prove FOLDER --out FILE     # on the second one, with the
+                                                                 folder carried there
 
 Eight blocks of seeded ids, four lengths on each of two models with window layers. The models are
 random weights, written by `synthesise.py` on either machine with the same bytes, so that only the

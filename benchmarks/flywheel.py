@@ -42,12 +42,30 @@ IDS = (
 )
 # Two of each domain, with parameters that are integers.
 OWN = (
-    "alg-power-sum", "alg-toll-road", "comb-strip-tiling", "comb-echo-words", "geo-lattice-triangle", "geo-crossed-chords",
-    "nt-factorial-zeros", "nt-gcd-gears",
-)  # fmt: skip
+    "alg-power-sum",
+    "alg-toll-road",
+    "comb-strip-tiling",
+    "comb-echo-words",
+    "geo-lattice-triangle",
+    "geo-crossed-chords",
+    "nt-factorial-zeros",
+    "nt-gcd-gears",
+)
 STAGES = (
-    "add", "check", "lint", "route", "recall", "merged", "isomorph", "transfer", "baked", "controls", "voting", "cost", "rewrite",
-)  # fmt: skip
+    "add",
+    "check",
+    "lint",
+    "route",
+    "recall",
+    "merged",
+    "isomorph",
+    "transfer",
+    "baked",
+    "controls",
+    "voting",
+    "cost",
+    "rewrite",
+)
 
 
 class _Bake(ast.NodeTransformer):

@@ -133,8 +133,17 @@ def case_of(name: str, n_tokens: int, repeats: int, scratch: Path) -> Case:
         assert (len(tokens), len(query_ids)) == (n_tokens, N_QUERY)
         assert ids(block + query) == tokens + query_ids
         return Case(
-            name, str(path), tokens, query_ids, ids(decoy), block, query, decoy, repeats, str(scratch)
-        )  # fmt: skip
+            name,
+            str(path),
+            tokens,
+            query_ids,
+            ids(decoy),
+            block,
+            query,
+            decoy,
+            repeats,
+            str(scratch),
+        )
 
 
 # -- peers in Python: two processes, each of which runs one of these functions ---------------------
@@ -212,9 +221,14 @@ def _llama_cpp_python(
     import llama_cpp
 
     model = llama_cpp.Llama(
-        case.path, n_ctx=N_CTX, n_threads=N_THREADS, n_threads_batch=N_THREADS, flash_attn=True, swa_full=swa_full,
+        case.path,
+        n_ctx=N_CTX,
+        n_threads=N_THREADS,
+        n_threads_batch=N_THREADS,
+        flash_attn=True,
+        swa_full=swa_full,
         verbose=False,
-    )  # fmt: skip
+    )
 
     def decode(tokens: Sequence[int]) -> np.ndarray[Any, Any]:
         model.eval(tokens)
@@ -429,7 +443,8 @@ class Recording(stillwarm.LlamaServer):
 
 server = Recording(job["url"])
 profile = stillwarm.ServerProfile(
-    model_sha256=job["sha256"], flash_attn="on", cache_type_k="f16", cache_type_v="f16", swa_full=job["swa_full"],
+    model_sha256=job["sha256"], flash_attn="on", cache_type_k="f16", cache_type_v="f16",
+    swa_full=job["swa_full"],
     ctx_size=job["n_ctx"],
 )
 if job["decoy"]:
@@ -457,9 +472,13 @@ def stillwarm_peer(venv: Path, swa_full: bool) -> Peer:
             "n_probs": server.N_PROBS,
         }
         fixed = {
-            "url": client.url, "sha256": models.file_sha256(Path(case.path)), "swa_full": swa_full, "n_ctx": N_CTX,
-            "folder": str(slots), "sampler": sampler,
-        }  # fmt: skip
+            "url": client.url,
+            "sha256": models.file_sha256(Path(case.path)),
+            "swa_full": swa_full,
+            "n_ctx": N_CTX,
+            "folder": str(slots),
+            "sampler": sampler,
+        }
         command = [str(venv / "bin" / "python"), "-c", STILLWARM]
         done = subprocess.run(
             command, input=json.dumps(fixed | job), capture_output=True, text=True, check=False
@@ -508,9 +527,14 @@ def stillwarm_peer(venv: Path, swa_full: bool) -> Peer:
 
 def _chat(url: str, messages: list[dict[str, str]], n_predict: int) -> tuple[Answer, str]:
     body = {
-        "messages": messages, "max_tokens": n_predict, "temperature": 0, "logprobs": True,
-        "top_logprobs": server.N_PROBS, "ignore_eos": True, "cache_prompt": True,
-    }  # fmt: skip
+        "messages": messages,
+        "max_tokens": n_predict,
+        "temperature": 0,
+        "logprobs": True,
+        "top_logprobs": server.N_PROBS,
+        "ignore_eos": True,
+        "cache_prompt": True,
+    }
     started = time.perf_counter()
     response = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=600, trust_env=False)
     seconds = time.perf_counter() - started
@@ -541,10 +565,21 @@ def hearth_peer(venv: Path, swa_full: bool) -> Peer:
         port = free_port()
         url = f"http://127.0.0.1:{port}"
         command = [
-            str(venv / "bin" / "hearth"), "serve", "--model", case.path, "--port", str(port),
-            "--upstream-port", str(free_port()), "--ctx", str(N_CTX), "--cache-dir", str(cache),
-            "--", *server_arguments(swa_full),
-        ]  # fmt: skip
+            str(venv / "bin" / "hearth"),
+            "serve",
+            "--model",
+            case.path,
+            "--port",
+            str(port),
+            "--upstream-port",
+            str(free_port()),
+            "--ctx",
+            str(N_CTX),
+            "--cache-dir",
+            str(cache),
+            "--",
+            *server_arguments(swa_full),
+        ]
         path = f"{server.find_binary().parent}{os.pathsep}{os.environ.get('PATH', '')}"
         with process(command, url, Path(case.scratch) / "hearth.log", path):
             yield url
@@ -668,7 +703,8 @@ def measured(case: Case, run: Peer | str) -> dict[str, Any]:
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     lines = [
-        "| model | tokens | peer | variant | reused | tokens equal | vectors equal | MB | fresh s | restored s | |",
+        "| model | tokens | peer | variant | reused | tokens equal | vectors equal | MB | fresh "
+        "s | restored s | |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:

@@ -88,8 +88,10 @@ def build(results: list[Result], claims: list[dict[str, str]]) -> str:
                 found.setdefault(finding.claim, []).append((finding, result.name))
     parts = [
         "# Reproduction",
-        "Written by `make reproduce` from the raw results in `benchmarks/results/`; a test fails when the two disagree. Claims C1 to "
-        "C22 are those of arXiv 2607.14431 as reported, measured with other models and on other machines: read the figures beside "
+        "Written by `make reproduce` from the raw results in `benchmarks/results/`; a test fails "
+        "when the two disagree. Claims C1 to "
+        "C22 are those of arXiv 2607.14431 as reported, measured with other models and on other "
+        "machines: read the figures beside "
         "each other and not as one. R1 to R6 are our own. Nothing here was typed by hand.",
     ]
     known = {claim["id"] for claim in claims}

@@ -188,18 +188,24 @@ def main() -> None:
 
 def _share(value: dict[str, Any]) -> str:
     low, high = value["wilson_95"]
-    return f"{value['right']}/{value['of']} = {value['right'] / value['of']:.1%} ({low:.1%} to {high:.1%})"
+    return (
+        f"{value['right']}/{value['of']} = {value['right'] / value['of']:.1%} ({low:.1%} to "
+        f"{high:.1%})"
+    )
 
 
 def page(fields: dict[str, Any]) -> str:
     lines = [
         "# The router's threshold",
         "",
-        f"Calibrated on the held-in half: {fields['threshold_calibrated']:.3f} ({fields['held_in']['mistakes']} mistakes there); "
-        f"in use: {fields['threshold_used']:.2f}. Intervals are Wilson's, 95 %. A library of 10 blocks lacks most documents, so "
+        f"Calibrated on the held-in half: {fields['threshold_calibrated']:.3f} "
+        f"({fields['held_in']['mistakes']} mistakes there); "
+        f"in use: {fields['threshold_used']:.2f}. Intervals are Wilson's, 95 %. A library of 10 "
+        f"blocks lacks most documents, so "
         "their questions come from outside there.",
         "",
-        "| held-out questions, library of | inside, right | inside, wrong | outside, abstained | median ms | p99 ms | largest ms |",
+        "| held-out questions, library of | inside, right | inside, wrong | outside, abstained | "
+        "median ms | p99 ms | largest ms |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     rows = [{"blocks": 30, **fields["held_out"]}, *fields["sizes"]]
@@ -209,7 +215,8 @@ def page(fields: dict[str, Any]) -> str:
             for key in ("query_median_ms", "query_p99_ms", "query_max_ms")
         ]
         lines.append(
-            f"| {row['blocks']} | {_share(row['inside_routed_right'])} | {row['inside_routed_wrong']} | "
+            f"| {row['blocks']} | {_share(row['inside_routed_right'])} | "
+            f"{row['inside_routed_wrong']} | "
             f"{_share(row['outside_abstained'])} | " + " | ".join(timing) + " |"
         )
     return "\n".join([*lines, ""])

@@ -114,7 +114,8 @@ def main() -> int:
         spread = statistics.quantiles(times[name], n=10)
         more = f"  {over_bare[name]:+6.1f} ms over bare" if name in over_bare else ""
         print(
-            f"{name:9} median {median:6.1f} ms  (10-90 %: {spread[0]:.1f} to {spread[-1]:.1f}){more}"
+            f"{name:9} median {median:6.1f} ms  (10-90 %: {spread[0]:.1f} to "
+            f"{spread[-1]:.1f}){more}"
         )
     return 0 if result["within_budget"] else 3
 

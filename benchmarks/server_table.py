@@ -123,9 +123,11 @@ def measure(
 ) -> list[dict[str, Any]]:
     options = config.options
     n_seq_max = options.n_slots if options.kv_unified else 1
-    ring = options.n_ctx if options.swa_full else placement.ring_cells(
-        vocab.window, options.n_ubatch, n_seq_max, options.n_ctx
-    )  # fmt: skip
+    ring = (
+        options.n_ctx
+        if options.swa_full
+        else placement.ring_cells(vocab.window, options.n_ubatch, n_seq_max, options.n_ctx)
+    )
     kept: dict[int, tuple[bytes, Completion, Completion, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         made = server.launch(model, options, Path(folder), arguments=config.arguments)
@@ -188,11 +190,20 @@ def measure(
                     got = ask(made.client, [*block, *query], 0 if config.pinned else -1)
                     seconds = time.perf_counter() - began - got.predict_seconds
                     row = {
-                        "configuration": config.name, "file": kind, "n": n, "reused": got.cache_n, "evaluated": got.prompt_n,
-                        "of": STEPS, "live": same(got, live), "one_shot": same(got, one_shot),
-                        "live_is_one_shot": same(live, one_shot), "fresh_seconds": fresh_seconds, "seconds": seconds,
-                        "mode": "pinned" if config.pinned else "unpinned", "exact_options": not options.inexact(),
-                    }  # fmt: skip
+                        "configuration": config.name,
+                        "file": kind,
+                        "n": n,
+                        "reused": got.cache_n,
+                        "evaluated": got.prompt_n,
+                        "of": STEPS,
+                        "live": same(got, live),
+                        "one_shot": same(got, one_shot),
+                        "live_is_one_shot": same(live, one_shot),
+                        "fresh_seconds": fresh_seconds,
+                        "seconds": seconds,
+                        "mode": "pinned" if config.pinned else "unpinned",
+                        "exact_options": not options.inexact(),
+                    }
                     rows.append(row)
                     print(json.dumps(row), file=sys.stderr, flush=True)
         finally:
@@ -248,11 +259,14 @@ def two_clients(
                         got = once(client, b, q)
                     good = fresh[b, q]
                     verdict = (
-                        "not_reused" if got.cache_n != len(blocks[b])
-                        else "other_tokens" if got.tokens != good.tokens
-                        else "other_logprobs" if got.logprobs != good.logprobs
+                        "not_reused"
+                        if got.cache_n != len(blocks[b])
+                        else "other_tokens"
+                        if got.tokens != good.tokens
+                        else "other_logprobs"
+                        if got.logprobs != good.logprobs
                         else "equal"
-                    )  # fmt: skip
+                    )
                     with lock:
                         counts[verdict] += 1
 
@@ -275,10 +289,12 @@ def table(paths: Sequence[Path]) -> str:
         found = json.loads(path.read_text(encoding="utf-8"))
         window = f"window {found['window']}" if found["window"] else "no window layers"
         lines += [
-            f"**{found['model']}** ({window}; {found['n_threads']} thread(s), ubatch {found['n_ubatch']}; {found['created'][:10]}, "
+            f"**{found['model']}** ({window}; {found['n_threads']} thread(s), ubatch "
+            f"{found['n_ubatch']}; {found['created'][:10]}, "
             f"{found['machine']})",
             "",
-            "| server | file | n | reused | evaluated | tokens = live | log-probabilities = live | = one-shot | "
+            "| server | file | n | reused | evaluated | tokens = live | log-probabilities = live "
+            "| = one-shot | "
             "first token, fresh / restored s |",
             "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
@@ -288,16 +304,20 @@ def table(paths: Sequence[Path]) -> str:
                 lines.append(f"{start} refused by the server | | | | | |")
                 continue
             lines.append(
-                f"{start} {row['reused']} | {row['evaluated']} | {row['live']['tokens']}/{row['of']} | "
-                f"{row['live']['logprobs']}/{row['of']} | {row['one_shot']['logprobs']}/{row['of']} | "
+                f"{start} {row['reused']} | {row['evaluated']} | "
+                f"{row['live']['tokens']}/{row['of']} | "
+                f"{row['live']['logprobs']}/{row['of']} | "
+                f"{row['one_shot']['logprobs']}/{row['of']} | "
                 f"{row['fresh_seconds']:.2f} / {row['seconds']:.2f} |"
             )
         lines += ["", "Two clients at once, four slots:", ""] if found["two_clients"] else []
         for run in found["two_clients"]:
             total = sum(run[k] for k in ("equal", "other_logprobs", "other_tokens", "not_reused"))
             lines.append(
-                f"- {'with' if run['turns'] else 'without'} turns, {run['seconds']:.0f} s: {run['equal']} of {total} answers equal "
-                f"to the fresh one; {run['other_logprobs']} with other log-probabilities, {run['other_tokens']} with other tokens."
+                f"- {'with' if run['turns'] else 'without'} turns, {run['seconds']:.0f} s: "
+                f"{run['equal']} of {total} answers equal "
+                f"to the fresh one; {run['other_logprobs']} with other log-probabilities, "
+                f"{run['other_tokens']} with other tokens."
             )
         lines.append("")
     return "\n".join(lines)
@@ -333,10 +353,19 @@ def main() -> None:
             "schema": "taliesin.bench.server/1",
             "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "machine": f"{machine.system()}, {machine.cpu_name()}",
-            "model": path.stem, "model_sha256": filehash.file_sha256(path), "window": vocab.window,
-            "server_sha256": filehash.file_sha256(binary), "commit": server.COMMIT, "n_threads": given.threads,
-            "n_ubatch": given.ubatch, "n_query": N_QUERY, "steps": STEPS, "n_probs": N_PROBS, "rows": [], "two_clients": [],
-        }  # fmt: skip
+            "model": path.stem,
+            "model_sha256": filehash.file_sha256(path),
+            "window": vocab.window,
+            "server_sha256": filehash.file_sha256(binary),
+            "commit": server.COMMIT,
+            "n_threads": given.threads,
+            "n_ubatch": given.ubatch,
+            "n_query": N_QUERY,
+            "steps": STEPS,
+            "n_probs": N_PROBS,
+            "rows": [],
+            "two_clients": [],
+        }
         if given.out.exists():  # an interrupted run goes on
             before = json.loads(given.out.read_text(encoding="utf-8"))
             for name in ("model_sha256", "server_sha256", "n_threads", "n_ubatch"):

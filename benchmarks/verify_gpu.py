@@ -103,7 +103,8 @@ def main() -> None:
             )
             options.out.write_text(json.dumps(document, indent=1) + "\n")
             console.note(
-                f"{options.model.stem} {options.kv} {n_tokens}: {'exact' if report.exact else 'NOT EXACT'}"
+                f"{options.model.stem} {options.kv} {n_tokens}: "
+                f"{'exact' if report.exact else 'NOT EXACT'}"
             )
     sys.exit(0 if exact else EXIT_NO)
 

@@ -2,10 +2,13 @@
 """Make the environment of a checkout: `.venv`, the pinned llama-cpp-python, and on request the
 matching llama-server.
 
-    python3 scripts/bootstrap.py                 .venv with everything that `make demo` and `make test` need
+    python3 scripts/bootstrap.py                 .venv with everything that `make demo` and `make
+                                                 test` need
     python3 scripts/bootstrap.py --extras test,hub
-    python3 scripts/bootstrap.py --wheel FILE    take a finished llama-cpp-python wheel instead of building one
-    python3 scripts/bootstrap.py server          build llama-server of the same llama.cpp; its path on stdout
+    python3 scripts/bootstrap.py --wheel FILE    take a finished llama-cpp-python wheel instead of
+                                                 building one
+    python3 scripts/bootstrap.py server          build llama-server of the same llama.cpp; its path
+                                                 on stdout
 
 Promises: a finished environment is recognised by its stamp, so that a second call takes no time and
 no network; a build (minutes) happens once per machine and is kept under the cache folder, keyed by
@@ -364,7 +367,8 @@ def need_cmake(venv_bin: Path) -> str:
             if found and (int(found[1]), int(found[2])) >= OLDEST_CMAKE:
                 return candidate
     raise BootstrapError(
-        f"llama-server is built with CMake {'.'.join(map(str, OLDEST_CMAKE))} or newer and none was found.\n"
+        f"llama-server is built with CMake {'.'.join(map(str, OLDEST_CMAKE))} or newer and none "
+        f"was found.\n"
         f"  try: {install_command({'other': 'cmake'})}\n"
         f"  or:  {venv_bin / 'python'} -m pip install cmake"
     )
@@ -404,8 +408,10 @@ def source_package(version: str, python: Path, cache: Path) -> Path:
             got = next(stage.glob("*.tar.gz"), None)
             if got is None or sha256_of(got) != expected:
                 raise BootstrapError(
-                    f"the package index has another source package of llama-cpp-python {version} than ours\n"
-                    f"  expected SHA-256: {expected}\n  got: {sha256_of(got) if got else 'no .tar.gz'}"
+                    f"the package index has another source package of llama-cpp-python {version} "
+                    f"than ours\n"
+                    f"  expected SHA-256: {expected}\n  got: "
+                    f"{sha256_of(got) if got else 'no .tar.gz'}"
                 )
             publish(got, target)
     return target
@@ -467,7 +473,8 @@ def wheel(version: str, python: Path, cache: Path, given: Path | None = None) ->
                         stage,
                         archive,
                     ],
-                    f"building llama-cpp-python {version} from source, once per machine, about 8 minutes on 2 cores",
+                    f"building llama-cpp-python {version} from source, once per machine, about 8 "
+                    f"minutes on 2 cores",
                     cache / "logs" / "wheel.log",
                     cwd=stage,
                     env={**os.environ, "CMAKE_ARGS": shlex.join(build.cmake_args)},
@@ -574,7 +581,8 @@ def ensure_venv(checkout: Path, wheel_key: str, *, renew: bool) -> Path:
     if made.returncode:
         package = {"apt-get": "python3-venv", "other": "Python's venv module"}
         raise BootstrapError(
-            f"python3 -m venv failed: {(made.stdout + made.stderr).strip()[-500:]}\n  try: {install_command(package)}"
+            f"python3 -m venv failed: {(made.stdout + made.stderr).strip()[-500:]}\n  try: "
+            f"{install_command(package)}"
         )
     publish_text(json.dumps(origin), record)
     return python
@@ -640,7 +648,8 @@ def environment(
         probe = subprocess.run([python, "-c", load], capture_output=True, text=True, check=False)
         if probe.returncode or probe.stdout.strip() != version:
             raise BootstrapError(
-                f"the installed llama-cpp-python does not load: {probe.stderr.strip()[-500:] or probe.stdout.strip()}\n"
+                f"the installed llama-cpp-python does not load: "
+                f"{probe.stderr.strip()[-500:] or probe.stdout.strip()}\n"
                 f"  try: remove {built.parent} and run this again, which builds it anew"
             )
         publish_text(stamp, stamp_file)
@@ -652,7 +661,9 @@ def _terminated(_signum: int, _frame: object) -> NoReturn:
 
 
 def run(what: str, extras: Sequence[str], given: Path | None) -> Path:
-    """The path that `what` names: the interpreter of the environment, the wheel, or llama-server."""
+    """The path that `what` names: the interpreter of the environment, the wheel, or
+    llama-server.
+    """
     cache = cache_dir()
     if what == "environment":
         return environment(CHECKOUT, cache, extras, given)

@@ -2,7 +2,8 @@
 """Run all three ways of every problem in data/problems, and of variants with other numbers, in the
 sandbox.
 
-    python scripts/check_problems.py            compare with data/problems/checked.json; exit 3 if anything differs
+    python scripts/check_problems.py            compare with data/problems/checked.json; exit 3 if
+                                                anything differs
     python scripts/check_problems.py --write    and write it anew
     python scripts/check_problems.py ID ...     only these problems, compared
 
@@ -64,13 +65,15 @@ def main() -> int:
                 failed.append(template.id)
             variants = ", ".join(str(variant["answer"]) for variant in record["variants"])
             console.out(
-                f"{template.id}: {trouble or 'agreed'}, answer {record['answer']}, variants {variants}"
+                f"{template.id}: {trouble or 'agreed'}, answer {record['answer']}, variants "
+                f"{variants}"
             )
             advance(1)
     if arguments.write:
         RECORD.write_text(templates.dumps(records, seed=SEED, count=VARIANTS), encoding="utf-8")
     console.note(
-        f"{len(chosen) - len(failed)} of {len(chosen)} agreed, {len(failed)} not ({sandbox.probe().level})"
+        f"{len(chosen) - len(failed)} of {len(chosen)} agreed, {len(failed)} not "
+        f"({sandbox.probe().level})"
     )
     return EXIT_NO if failed else 0
 

@@ -74,7 +74,8 @@ def document() -> str:
         "# Commands",
         "",
         "Written by `scripts/make_docs.py` from the commands; a test fails when it is out of date.",
-        "stdout is data and stderr everything else; every command takes `--json`. `-q` before the verb silences notes.",
+        "stdout is data and stderr everything else; every command takes `--json`. `-q` before "
+        "the verb silences notes.",
         "",
         "## Exit codes",
         "",

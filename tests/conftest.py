@@ -67,13 +67,15 @@ def gemma4(tmp_path_factory: pytest.TempPathFactory, synthesise: ModuleType) -> 
 
 
 # -- the tiny model --------------------------------------------------------------------------------
-# Half a megabyte: Gemma-3-shaped (five window layers of six, or none), seeded random weights, byte tokenizer. Bit equality does not
+# Half a megabyte: Gemma-3-shaped (five window layers of six, or none), seeded random weights, byte
+# tokenizer. Bit equality does not
 # depend on what weights say, so tests of grafting run on this one in milliseconds.
 
 WINDOW = 128
 EMBEDDING, FEED_FORWARD, HEADS, HEAD = 64, 128, 2, 32
 TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ m['role'] }}\n{{ m['content'] }}<end_of_turn>\n{% endfor %}"
+    "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ m['role'] }}\n{{ m['content'] "
+    "}}<end_of_turn>\n{% endfor %}"
     "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
 )
 

@@ -78,7 +78,9 @@ class Engine(Protocol):
         """Facts about this machine and this build, JSON-ready."""
 
     def prepare(self, prefixes: Mapping[str, str]) -> dict[str, SavedPrefix]:
-        """Take the prefixes by name, before the first completion; those that were saved as blocks."""
+        """Take the prefixes by name, before the first completion; those that were saved as
+        blocks.
+        """
 
     def complete(
         self,
@@ -277,10 +279,18 @@ class Embedded:
             reuse_seconds = 0.0
         room = self.n_ctx - n_prefix - sum(map(len, batches))
         return answer_in(
-            self._engine, context, n_prefix, batches, max_tokens=min(max_tokens, room),
-            sampling=Sampling(temperature=temperature, seed=seed), stop=self._frame.stop, opening=opening, end=end,
-            reuse_seconds=reuse_seconds, on_token=self._on_token,
-        )  # fmt: skip
+            self._engine,
+            context,
+            n_prefix,
+            batches,
+            max_tokens=min(max_tokens, room),
+            sampling=Sampling(temperature=temperature, seed=seed),
+            stop=self._frame.stop,
+            opening=opening,
+            end=end,
+            reuse_seconds=reuse_seconds,
+            on_token=self._on_token,
+        )
 
     def _fresh(self) -> Context:
         return self._engine.context(self._engine.settings, self.n_ctx)

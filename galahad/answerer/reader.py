@@ -164,10 +164,17 @@ class GraftReader:
             context = engine.context(self.settings, len(ids) + max_tokens)
             reuse_seconds = 0.0
         return answer_in(
-            engine, context, n_block, [ids], max_tokens=max_tokens,
-            sampling=Sampling(temperature=temperature, seed=seed, grammar=grammar), stop=self._frame.stop,
-            opening=opening, end=end, reuse_seconds=reuse_seconds,
-        )  # fmt: skip
+            engine,
+            context,
+            n_block,
+            [ids],
+            max_tokens=max_tokens,
+            sampling=Sampling(temperature=temperature, seed=seed, grammar=grammar),
+            stop=self._frame.stop,
+            opening=opening,
+            end=end,
+            reuse_seconds=reuse_seconds,
+        )
 
     def certify(self, block: BlockFile) -> None:
         self._engine.graft(block, certify=True)

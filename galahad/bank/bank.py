@@ -3,8 +3,10 @@
 A bank is a folder:
 
     bank.json        what the folder is, and its version
-    entries/ID.json  one solution: problem, program, answer, and where all of it comes from; sealed with its own SHA-256
-    library/         a `taliesin` library with one block per solution and model, named ID@MODEL (12 digits of the model's hash)
+    entries/ID.json  one solution: problem, program, answer, and where all of it comes from; sealed
+                     with its own SHA-256
+    library/         a `taliesin` library with one block per solution and model, named ID@MODEL (12
+                     digits of the model's hash)
     quarantine/      ID@N.json: entries that were set aside, as they were, and ID@N.txt: why
 
 Two rules decide what enters. A program counts only when the sandbox has run it and it printed the
@@ -307,9 +309,11 @@ class Bank:
         fields = {name: value for name, value in record.items() if name not in ("schema", "seal")}
         if record.get("schema") != SCHEMA or record.get("seal") != _seal(fields):
             raise BankError(
-                "the entry is not as it was written", expected=f"{SCHEMA} under its own hash", where=path,
+                "the entry is not as it was written",
+                expected=f"{SCHEMA} under its own hash",
+                where=path,
                 hint="galahad bank rm, then add it again",
-            )  # fmt: skip
+            )
         if wrong := next(_malformed(fields), None):
             raise BankError(
                 "the entry lacks a field, or has one too many or of another type",
@@ -570,9 +574,20 @@ def _seal(fields: Mapping[str, Any]) -> str | None:
 
 
 _TYPES: Mapping[str, type] = {
-    "id": str, "problem": str, "sha256": str, "answer": int, "program": str, "program_sha256": str, "parametric": bool,
-    "findings": list, "verification": dict, "provenance": dict, "need": dict, "blocks": dict, "created": str,
-}  # fmt: skip
+    "id": str,
+    "problem": str,
+    "sha256": str,
+    "answer": int,
+    "program": str,
+    "program_sha256": str,
+    "parametric": bool,
+    "findings": list,
+    "verification": dict,
+    "provenance": dict,
+    "need": dict,
+    "blocks": dict,
+    "created": str,
+}
 _BLOCK_TYPES: Mapping[str, type] = {
     "name": str,
     "id": str,

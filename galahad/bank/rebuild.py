@@ -224,7 +224,10 @@ class Rebuilder:
         if here == "weak" or _STRENGTH.index(here) < (
             _STRENGTH.index(then) if then in _STRENGTH else 0
         ):
-            return f"verified in a {then} sandbox, this host has a {here} one; --allow-weak runs the program all the same"
+            return (
+                f"verified in a {then} sandbox, this host has a {here} one; --allow-weak runs "
+                f"the program all the same"
+            )
         return ""
 
     # -- blocks ------------------------------------------------------------------------------------

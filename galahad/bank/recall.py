@@ -40,7 +40,10 @@ parameters then finds it.
 """
 
 QUESTION = "What is the verified answer to the problem above? Reply with the integer only."
-QUOTED = "Find this problem above:\n{problem}\n\nWhat is the verified answer to this problem? Reply with the integer only."
+QUOTED = (
+    "Find this problem above:\n{problem}\n\nWhat is the verified answer to this problem? Reply "
+    "with the integer only."
+)
 DIRECT = "{problem}\n\nReply with the integer only."
 
 

@@ -38,7 +38,9 @@ class Confusion(NamedTuple):
 
 @dataclass(frozen=True)
 class Figures:
-    """`inside`: routed to the right entry; `outside`: abstained. `lines` has every query in order."""
+    """`inside`: routed to the right entry; `outside`: abstained. `lines` has every query in
+    order.
+    """
 
     inside: Proportion
     outside: Proportion

@@ -44,7 +44,8 @@ ARGUMENTS = (
 )
 PROGRAM = (
     "A new problem of the same kind, with other numbers:\n{problem}\n\n"
-    "Write the program above again for the new problem: the same code, with the default values of solve replaced by the numbers of the "
+    "Write the program above again for the new problem: the same code, with the default values "
+    "of solve replaced by the numbers of the "
     "new problem. Answer with one Python code block."
 )
 
@@ -70,7 +71,10 @@ def grammar(parameters: Mapping[str, programs.Literals]) -> str:
             "the program cannot be adapted by its arguments", expected="solve(name=integer, ...)"
         )
     arguments = ' ", " '.join(f'"{name}=" int' for name in parameters)
-    return f'root ::= "{programs.ENTRY}(" {arguments} ")"\nint ::= "-"? ("0" | [1-9] [0-9]? [0-9]? [0-9]? [0-9]? [0-9]?)'
+    return (
+        f'root ::= "{programs.ENTRY}(" {arguments} ")"\nint ::= "-"? ("0" | [1-9] [0-9]? [0-9]? '
+        f"[0-9]? [0-9]? [0-9]?)"
+    )
 
 
 def by_arguments(entry: Entry) -> bool:
@@ -108,9 +112,20 @@ def transfer(
         }
         if route.block is None:
             yield Row(
-                problem.id, problem.sha256, problem.answer, None, "none", "no-block", None, 0, 0, 0, 0,
-                time.perf_counter() - started, detail,
-            )  # fmt: skip
+                problem.id,
+                problem.sha256,
+                problem.answer,
+                None,
+                "none",
+                "no-block",
+                None,
+                0,
+                0,
+                0,
+                0,
+                time.perf_counter() - started,
+                detail,
+            )
             continue
         entry = bank.get(route.block.name)
         way = adapt if adapt != "auto" else ("arguments" if by_arguments(entry) else "program")
@@ -151,9 +166,20 @@ def transfer(
             "decode_seconds": made.decode_seconds,
         }
         yield Row(
-            problem.id, problem.sha256, problem.answer, answer, told, cause, entry.id, 1, made.n_reused, made.n_prefilled,
-            made.n_out, time.perf_counter() - started, detail,
-        )  # fmt: skip
+            problem.id,
+            problem.sha256,
+            problem.answer,
+            answer,
+            told,
+            cause,
+            entry.id,
+            1,
+            made.n_reused,
+            made.n_prefilled,
+            made.n_out,
+            time.perf_counter() - started,
+            detail,
+        )
 
 
 def adapted_by_call(program: str, text: str) -> Adapted:

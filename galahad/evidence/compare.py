@@ -51,10 +51,16 @@ class Comparison:
         found = self.outcomes
         if found.p <= LEVEL:
             better = "more" if found.only_second > found.only_first else "fewer"
-            return f"the second run gets {better} problems right than noise explains (p = {found.p:.3g}, level {LEVEL})"
+            return (
+                f"the second run gets {better} problems right than noise explains (p = "
+                f"{found.p:.3g}, level {LEVEL})"
+            )
         if found.smallest_p > LEVEL:
             n = found.only_first + found.only_second
-            return f"undecided: {n} problems differ, too few for any outcome to reach the level {LEVEL}"
+            return (
+                f"undecided: {n} problems differ, too few for any outcome to reach the level "
+                f"{LEVEL}"
+            )
         return f"no difference beyond noise (p = {found.p:.3g}, level {LEVEL})"
 
     def as_dict(self) -> dict[str, Any]:

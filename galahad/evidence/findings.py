@@ -85,7 +85,10 @@ def _device(document: Document) -> str:
 
 
 def _model(recipe: Document) -> str:
-    return f"{recipe['architecture']} {recipe['model_sha256'][:8]}, KV {recipe['type_k']}/{recipe['type_v']}"
+    return (
+        f"{recipe['architecture']} {recipe['model_sha256'][:8]}, KV "
+        f"{recipe['type_k']}/{recipe['type_v']}"
+    )
 
 
 def _time(seconds: float) -> str:
@@ -132,7 +135,8 @@ def _timings(document: Document) -> Iterator[Finding]:
             yield Said(
                 "C4",
                 f"{n_tokens} tokens, {_model(document['recipe'])}, {_device(document)}: prefill "
-                f"{_time(modes['fresh']['median_seconds'])}, {best['mode']} {_time(best['median_seconds'])} = {best['speedup']:.1f}x",
+                f"{_time(modes['fresh']['median_seconds'])}, {best['mode']} "
+                f"{_time(best['median_seconds'])} = {best['speedup']:.1f}x",
             )
 
 
@@ -215,8 +219,10 @@ def _router(document: Document) -> Iterator[Finding]:
         low, high = inside["wilson_95"]
         yield Said(
             "C15",
-            f"{name.replace('_', ' ')}: {_share(inside['right'], inside['of'])} routed right (Wilson 95 %: {low:.1%} to {high:.1%}), "
-            f"{part['inside_routed_wrong']} routed wrong, {_share(outside['right'], outside['of'])} abstained outside",
+            f"{name.replace('_', ' ')}: {_share(inside['right'], inside['of'])} routed right "
+            f"(Wilson 95 %: {low:.1%} to {high:.1%}), "
+            f"{part['inside_routed_wrong']} routed wrong, "
+            f"{_share(outside['right'], outside['of'])} abstained outside",
         )
 
 
@@ -227,7 +233,8 @@ def _needle(document: Document) -> Iterator[Finding]:
     tokens = f"{document['n_tokens']} tokens{size}: " if "n_tokens" in document else ""
     yield Said(
         "C7",
-        f"{tokens}{document['n_correct']} of {len(reads)} needles read back, {_time(min(seconds))} to {_time(max(seconds))} each",
+        f"{tokens}{document['n_correct']} of {len(reads)} needles read back, "
+        f"{_time(min(seconds))} to {_time(max(seconds))} each",
     )
 
 
@@ -238,11 +245,13 @@ def _run(document: Document) -> Iterator[Finding]:
     state = (
         ""
         if document["complete"]
-        else f" (stopped after {document['attempts_done']} of {document['attempts_total']} attempts)"
+        else f" (stopped after {document['attempts_done']} of {document['attempts_total']} "
+        f"attempts)"
     )
     yield Said(
         "C8",
-        f"{document['run']}{state}: {_interval(document['accuracy'])}; {matrix}; {document['tokens_out']} tokens out",
+        f"{document['run']}{state}: {_interval(document['accuracy'])}; {matrix}; "
+        f"{document['tokens_out']} tokens out",
     )
 
 
@@ -259,7 +268,8 @@ def _livebench(document: Document) -> Iterator[Finding]:
                     "with the library": _interval(score),
                     "without": _interval(without),
                     "McNemar p": f"{score['paired']['p']:.3g}",
-                    "LiveBench's score": f"{score['mean_score']:.1%}, without {without['mean_score']:.1%}",
+                    "LiveBench's "
+                    "score": f"{score['mean_score']:.1%}, without {without['mean_score']:.1%}",
                     "tokens, at most": document["settings"]["tokens"],
                     "cut off": f"{score['cut']}, without {without['cut']}",
                 },
@@ -284,14 +294,16 @@ def _listing(document: Document) -> Iterator[Finding]:
     median = {name: one["median_seconds"] for name, one in document["results"].items()}
     yield Said(
         "R3",
-        f"`list` of {document['blocks']} blocks {_time(median['list'])}, `--help` {_time(median['help'])} (medians)",
+        f"`list` of {document['blocks']} blocks {_time(median['list'])}, `--help` "
+        f"{_time(median['help'])} (medians)",
     )
 
 
 def _sandbox(document: Document) -> Iterator[Finding]:
     yield Said(
         "R4",
-        f"a sandboxed start costs {document['over_bare_ms']['full']:.1f} ms over a bare interpreter's "
+        f"a sandboxed start costs {document['over_bare_ms']['full']:.1f} ms over a bare "
+        f"interpreter's "
         f"{document['median_ms']['bare']:.1f} ms (medians)",
     )
 
@@ -325,7 +337,8 @@ def _server(document: Document) -> Iterator[Finding]:
         total = sum(run[k] for k in ("equal", "other_logprobs", "other_tokens", "not_reused"))
         yield Said(
             "C6",
-            f"{document['model']}: two clients on four slots for {run['seconds']:.0f} s, {'with' if run['turns'] else 'without'} "
+            f"{document['model']}: two clients on four slots for {run['seconds']:.0f} s, "
+            f"{'with' if run['turns'] else 'without'} "
             f"turns: {run['equal']} of {total} answers equal the fresh ones",
         )
 
@@ -391,7 +404,8 @@ def _bank(document: Document) -> Iterator[Finding]:
     )
     yield Said(
         "C9",
-        f"{Path(document['file']).parent.as_posix()}: {len(banked)} of {len(document['problems'])} problems banked, "
+        f"{Path(document['file']).parent.as_posix()}: {len(banked)} of "
+        f"{len(document['problems'])} problems banked, "
         f"{sum(one['n_tokens'] for one in banked)} tokens" + "".join(f"; {why}" for why in whys),
     )
 
@@ -402,10 +416,12 @@ def _lint(document: Document) -> Iterator[Finding]:
     rewritten = [one for one in entries if one["rewrite"]]
     yield Said(
         "C14",
-        f"{sum(one['parametric'] for one in entries)} of {len(entries)} banked programs are parametric"
+        f"{sum(one['parametric'] for one in entries)} of {len(entries)} banked programs are "
+        f"parametric"
         + (f"; not: {baked}" if baked else "")
         + (
-            f"; {len(rewritten)} rewrites asked for, {sum(one['parametric'] for one in rewritten)} kept"
+            f"; {len(rewritten)} rewrites asked for, "
+            f"{sum(one['parametric'] for one in rewritten)} kept"
             if rewritten
             else ""
         ),
@@ -436,8 +452,10 @@ def _cost(document: Document) -> Iterator[Finding]:
         if one["name"].startswith("recall ") and one["tokens_ratio"]:
             yield Said(
                 "C11",
-                f"{first['name']}: {first['tokens_out']} tokens for {_share(first['accuracy']['k'], first['accuracy']['n'])}; "
-                f"{one['name']}: {one['tokens_out']} tokens for {_share(one['accuracy']['k'], one['accuracy']['n'])}: "
+                f"{first['name']}: {first['tokens_out']} tokens for "
+                f"{_share(first['accuracy']['k'], first['accuracy']['n'])}; "
+                f"{one['name']}: {one['tokens_out']} tokens for "
+                f"{_share(one['accuracy']['k'], one['accuracy']['n'])}: "
                 f"{one['tokens_ratio']:.0f}x fewer a problem",
             )
     score = document["score"]
@@ -445,8 +463,10 @@ def _cost(document: Document) -> Iterator[Finding]:
         transfer = "; ".join(map(_interval, score["transfers"])) or "not measured"
         yield Said(
             "C10",
-            f"system score: {score['confident_right']} confident and right + {score['recovered']} recovered = "
-            f"{_interval(score['system'])}; transfer, the figure for generalisation, each arm by itself: {transfer}",
+            f"system score: {score['confident_right']} confident and right + "
+            f"{score['recovered']} recovered = "
+            f"{_interval(score['system'])}; transfer, the figure for generalisation, each arm by "
+            f"itself: {transfer}",
         )
 
 
@@ -458,7 +478,8 @@ def _bank_route(document: Document) -> Iterator[Finding]:
     )
     yield Said(
         "C15",
-        f"a bank's router: {_share(inside['k'], inside['n'])} of {'problems to themselves' if own else 'variants to their origin'}, "
+        f"a bank's router: {_share(inside['k'], inside['n'])} of "
+        f"{'problems to themselves' if own else 'variants to their origin'}, "
         f"{_share(outside['k'], outside['n'])} abstained outside; confusions: {confused or 'none'}",
     )
 

@@ -119,7 +119,10 @@ def _table(
             kind = cell if i == mark and cell in ("right", "wrong") else kinds[i]
             cells.append(f"<td{f' class={kind}' if kind else ''}>{escape(cell)}</td>")
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    return (
+        f"<div "
+        f'class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    )
 
 
 def _list(lines: Iterable[str]) -> str:
@@ -152,7 +155,8 @@ def _bars(
         for value, colour in parts:
             width = (wide - left - 100) * (value / most)
             drawn.append(
-                f'<rect x="{x:.1f}" y="{y}" width="{max(width, 0.5):.1f}" height="18" style="fill:var(--{colour})"/>'
+                f'<rect x="{x:.1f}" y="{y}" width="{max(width, 0.5):.1f}" height="18" '
+                f'style="fill:var(--{colour})"/>'
             )
             x += width
         total = sum(value for value, _ in parts)
@@ -164,7 +168,10 @@ def _bars(
         )
         drawn.append(f'<text x="{x + 18}" y="13">{escape(text)}</text>')
     height = top + len(rows) * step + 4
-    return f'<div class="wide"><svg viewBox="0 0 {wide} {height}" width="{wide}" role="img">{"".join(drawn)}</svg></div>'
+    return (
+        f'<div class="wide"><svg viewBox="0 0 {wide} {height}" width="{wide}" '
+        f'role="img">{"".join(drawn)}</svg></div>'
+    )
 
 
 def _figure(value: float) -> str:
@@ -199,13 +206,17 @@ def _head(summary: Summary) -> str:
         for a, b in cards
     )
     unfinished = (
-        "" if summary.complete
-        else f'<p class="wrong"><b>Not finished: {summary.done} of {summary.total} attempts.</b></p>'
-    )  # fmt: skip
+        ""
+        if summary.complete
+        else f'<p class="wrong"><b>Not finished: {summary.done} of {summary.total} '
+        f"attempts.</b></p>"
+    )
     return (
         f"<h1>{escape(header['suite']['name'])} with {escape(header['engine']['model'])}</h1>"
-        f'<p class="soft">{escape(str(summary.run.path))}: {escape(str(settings["attempts"]))} attempt(s) a problem, temperature '
-        f"{escape(str(settings['temperature']))}, seed {escape(str(settings['seed']))}, started {escape(header['created'])}</p>"
+        f'<p class="soft">{escape(str(summary.run.path))}: {escape(str(settings["attempts"]))} '
+        f"attempt(s) a problem, temperature "
+        f"{escape(str(settings['temperature']))}, seed {escape(str(settings['seed']))}, started "
+        f"{escape(header['created'])}</p>"
         f'{unfinished}<div class="cards">{shown}</div>'
     )
 
@@ -257,10 +268,17 @@ def _negative(summary: Summary) -> str:
 def _costs(summary: Summary) -> str:
     n = max(len(summary.results), 1)
     rows = [
-        (p.name, p.n, f"{p.n_out / n:.0f}", f"{p.n_prefilled / n:.0f}", f"{p.n_reused / n:.0f}", f"{p.decode_seconds / n:.1f}",
-         f"{p.prefill_seconds / n:.1f}")
+        (
+            p.name,
+            p.n,
+            f"{p.n_out / n:.0f}",
+            f"{p.n_prefilled / n:.0f}",
+            f"{p.n_reused / n:.0f}",
+            f"{p.decode_seconds / n:.1f}",
+            f"{p.prefill_seconds / n:.1f}",
+        )
         for p in summary.passes
-    ]  # fmt: skip
+    ]
     bars = [
         (p.name, [(float(p.n_out), "bar"), (float(p.n_prefilled), "two")]) for p in summary.passes
     ]
@@ -288,10 +306,18 @@ def _costs(summary: Summary) -> str:
 
 def _problems(summary: Summary) -> str:
     rows = [
-        (r.id, "-" if r.answer is None else r.answer, r.gold, "none" if r.grade == "none" else r.grade, r.confidence,
-         ", ".join(r.causes).replace(":", ": ").replace("-", " "), r.tokens_out, f"{r.seconds:.0f}")
+        (
+            r.id,
+            "-" if r.answer is None else r.answer,
+            r.gold,
+            "none" if r.grade == "none" else r.grade,
+            r.confidence,
+            ", ".join(r.causes).replace(":", ": ").replace("-", " "),
+            r.tokens_out,
+            f"{r.seconds:.0f}",
+        )
         for r in summary.results
-    ]  # fmt: skip
+    ]
     headers = ["problem", "answer", "gold", "grade", "confidence", "routes", "tokens out", "s"]
     return "<h2>Problems</h2>" + _table(headers, rows, mark=3)
 
@@ -341,7 +367,8 @@ def _comparison(c: Comparison) -> str:
         f"right only in the second: {', '.join(c.gained) or 'none'}",
     ]
     return (
-        f"<h1>{escape(c.before)} against {escape(c.after)}</h1><p><b>{escape(c.verdict[0].upper() + c.verdict[1:])}.</b></p>"
+        f"<h1>{escape(c.before)} against "
+        f"{escape(c.after)}</h1><p><b>{escape(c.verdict[0].upper() + c.verdict[1:])}.</b></p>"
         + _list(lines)
         + _table(["changed", "first", "second"], c.changes or [("nothing", "", "")])
     )

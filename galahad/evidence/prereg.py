@@ -3,9 +3,12 @@ neither can be chosen to fit.
 
 Three files, each of which names the one before it by hash:
 
-    PLAN.yaml          what a person writes: inputs, commands, outputs, and predictions that can fail
-    PLAN.lock.json     `lock`: the plan and the SHA-256 of everything that it names. Its own SHA-256 is what to publish
-    PLAN.record.json   `run`: the lock's SHA-256, exit codes, the SHA-256 of every output, the measured values and verdicts
+    PLAN.yaml          what a person writes: inputs, commands, outputs, and predictions that can
+                       fail
+    PLAN.lock.json     `lock`: the plan and the SHA-256 of everything that it names. Its own
+                       SHA-256 is what to publish
+    PLAN.record.json   `run`: the lock's SHA-256, exit codes, the SHA-256 of every output, the
+                       measured values and verdicts
 
 A prediction that fails is recorded as such, and is no error. `check` goes over the whole chain on
 any machine that has the files; a model file that is not there is said to be not checked.
@@ -45,8 +48,12 @@ RECORD_SCHEMA = "galahad.prereg.record/1"
 PACKAGES = ("galahad", "taliesin")
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt, "==": operator.eq,
-}  # fmt: skip
+    ">=": operator.ge,
+    ">": operator.gt,
+    "<=": operator.le,
+    "<": operator.lt,
+    "==": operator.eq,
+}
 _KEYS = {"title", "files", "models", "matrix", "commands", "outputs", "predictions"}
 _OPTIONAL = {"files", "models", "matrix"}
 _PREDICTION_KEYS = {"statement", "from", "field", "operator", "value"}
@@ -281,7 +288,8 @@ def _require_inside(place: str) -> None:
 
 
 def hash_path(path: Path) -> str:
-    """SHA-256 of a file, or of a folder: of the sorted lines `<sha256>  <relative path>` of its files.
+    """SHA-256 of a file, or of a folder: of the sorted lines
+    `<sha256>  <relative path>` of its files.
 
     Left out are hidden files, `__pycache__`, and the prefix blocks in a run's folder, which are a
     cache.
@@ -444,9 +452,13 @@ def commit(path: Path, tag: str | None) -> None:
     for step in steps + ([["tag", "-a", "-m", message, "--", tag]] if tag else []):
         try:
             subprocess.run(
-                ["git", "--literal-pathspecs", *step], cwd=path.absolute().parent, check=True, capture_output=True, text=True,
+                ["git", "--literal-pathspecs", *step],
+                cwd=path.absolute().parent,
+                check=True,
+                capture_output=True,
+                text=True,
                 errors="replace",
-            )  # fmt: skip
+            )
         except FileNotFoundError as error:
             raise PreregError(
                 "git is not here", hint="publish the lock's hash another way"
@@ -553,9 +565,11 @@ def _require_inputs(locked: Mapping[str, Any], root: Path) -> None:
         first = differing[0]
         raise PreregError(
             f"{', '.join(differing)}: not as registered",
-            expected=str(then.get(first))[:16], got=str(now.get(first))[:16], where=root,
+            expected=str(then.get(first))[:16],
+            got=str(now.get(first))[:16],
+            where=root,
             hint="put it back, or register a new plan",
-        )  # fmt: skip
+        )
 
 
 def _call(words: Sequence[str], root: Path, note: Callable[[str], None]) -> int:
@@ -706,9 +720,11 @@ def _read(path: Path, schema: str) -> tuple[dict[str, Any], str]:
         raise PreregError("not a lock or record", got=str(error), where=path) from error
     if not isinstance(fields, dict) or fields.get("schema") != schema:
         raise PreregError(
-            "not a file of that kind", expected=schema, got=fields.get("schema") if isinstance(fields, dict) else None,
+            "not a file of that kind",
+            expected=schema,
+            got=fields.get("schema") if isinstance(fields, dict) else None,
             where=path,
-        )  # fmt: skip
+        )
     if not is_canonical:
         raise PreregError("the file was edited: it is not as it was written", where=path)
     return fields, hashlib.sha256(data).hexdigest()

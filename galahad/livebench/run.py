@@ -263,7 +263,9 @@ def _said(
 
 
 def documents_sha256(examples: Sequence[Question]) -> dict[str, str]:
-    """Task -> the SHA-256 of its block's text: which examples in which form, without saying them."""
+    """Task -> the SHA-256 of its block's text: which examples in which form, without saying
+    them.
+    """
     tasks = sorted({example.task for example in examples})
     return {
         task: text_sha256(document(task, [e for e in examples if e.task == task])) for task in tasks
@@ -345,7 +347,10 @@ def resume(path: Path, settings: dict[str, Any], kinds: Iterable[str]) -> Answer
     if differing := [name for name in settings if settings[name] != there.get(name)]:
         name = differing[0]
         raise UsageError(
-            f"the result there was made with another {name}", expected=settings[name], got=there.get(name), where=path,
+            f"the result there was made with another {name}",
+            expected=settings[name],
+            got=there.get(name),
+            where=path,
             hint="name another file",
-        )  # fmt: skip
+        )
     return answers

@@ -149,10 +149,20 @@ def load(path: Path) -> Arm:
 
 _NUMBER = (int, float)
 _ROW_TYPES: Mapping[str, tuple[type, ...]] = {
-    "id": (str,), "sha256": (str,), "gold": (int,), "answer": (int, type(None)), "grade": (str,), "cause": (str,),
-    "block": (str, type(None)), "n_attempts": (int,), "n_reused": (int,), "n_prefilled": (int,), "n_out": (int,),
-    "seconds": _NUMBER, "detail": (dict,),
-}  # fmt: skip
+    "id": (str,),
+    "sha256": (str,),
+    "gold": (int,),
+    "answer": (int, type(None)),
+    "grade": (str,),
+    "cause": (str,),
+    "block": (str, type(None)),
+    "n_attempts": (int,),
+    "n_reused": (int,),
+    "n_prefilled": (int,),
+    "n_out": (int,),
+    "seconds": _NUMBER,
+    "detail": (dict,),
+}
 
 
 def _require_types(arm: Arm) -> None:

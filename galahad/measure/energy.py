@@ -150,7 +150,9 @@ class Nvml:
 
 
 def find() -> Counter | None:
-    """The counter of this machine: the GPU's where there is one, since the model then runs there."""
+    """The counter of this machine: the GPU's where there is one, since the model then runs
+    there.
+    """
     return Nvml.find() or Rapl.find()
 
 

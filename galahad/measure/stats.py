@@ -83,7 +83,8 @@ class PairedOutcomes(NamedTuple):
     def __str__(self) -> str:
         n = self.only_first + self.only_second
         return (
-            f"{self.only_first} right only before, {self.only_second} only after, of {self.n} pairs; "
+            f"{self.only_first} right only before, {self.only_second} only after, of {self.n} "
+            f"pairs; "
             f"McNemar exact, two-sided, {n} discordant: p = {self.p:.3g}"
         )
 
@@ -115,9 +116,13 @@ class PairedDifference(NamedTuple):
         low = high = p = None
         if len(difference) > 1 and np.ptp(difference) > 0:
             interval = bootstrap(
-                (difference,), np.mean, n_resamples=_RESAMPLES, confidence_level=CONFIDENCE_LEVEL, method="percentile",
+                (difference,),
+                np.mean,
+                n_resamples=_RESAMPLES,
+                confidence_level=CONFIDENCE_LEVEL,
+                method="percentile",
                 rng=np.random.default_rng(seed),
-            ).confidence_interval  # fmt: skip
+            ).confidence_interval
             low, high = float(interval.low), float(interval.high)
         if np.any(difference):
             p = float(wilcoxon(difference, zero_method="wilcox").pvalue)
@@ -125,8 +130,10 @@ class PairedDifference(NamedTuple):
 
     def __str__(self) -> str:
         interval = (
-            "no interval" if self.low is None or self.high is None
-            else f"percentile bootstrap 95 %, {_RESAMPLES} resamples: {self.low:+.4g} to {self.high:+.4g}"
-        )  # fmt: skip
+            "no interval"
+            if self.low is None or self.high is None
+            else f"percentile bootstrap 95 %, {_RESAMPLES} resamples: {self.low:+.4g} to "
+            f"{self.high:+.4g}"
+        )
         test = "no pair differs" if self.p is None else f"Wilcoxon signed-rank p = {self.p:.3g}"
         return f"{self.mean:+.4g} on average ({interval}; {test}; n = {self.n})"

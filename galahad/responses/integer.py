@@ -246,7 +246,8 @@ def _is_unit(tail: str) -> bool:
 
 
 _FILLER = re.compile(
-    r"(?:\s|:|therefore|thus|hence|then|so|simply|just|exactly|indeed|equal to|clearly|given by|now|in fact|of course|,"
+    r"(?:\s|:|therefore|thus|hence|then|so|simply|just|exactly|indeed|equal to|clearly|given "
+    r"by|now|in fact|of course|,"
     r"|the (?:number|integer|value|sum|remainder)(?= \d| \$|:)|[\u662f\u4e3a])*",
     re.I,
 )
@@ -289,8 +290,10 @@ _BARE_BOX = re.compile(r"[+-]?\d[\d,]*")
 _ANSWER_TAG = re.compile(r"<(/?)answer>", re.I)
 _PREFIX = r"(?:the |a )?(?:correct |final |numerical |integer ){0,3}"
 _STATED = re.compile(
-    rf"(?:^|(?<=[^A-Za-z\\])){_PREFIX}answer\b[*_]* ?(?:is\b:?|=|:)[*_]*(?P<inline>[^\n]*[^\n\s*_$.:#][^\n]*)"
-    r"|^[*_# ]{0,8}(?:final )?answer\b[*_: ]{0,8}\n\s*(?P<heading>\S[^\n]*(?:\n[^\n]+\n\s*(?:\$\$|\\\]))?)"
+    rf"(?:^|(?<=[^A-Za-z\\])){_PREFIX}answer\b[*_]* "
+    rf"?(?:is\b:?|=|:)[*_]*(?P<inline>[^\n]*[^\n\s*_$.:#][^\n]*)"
+    r"|^[*_# ]{0,8}(?:final )?answer\b[*_: "
+    r"]{0,8}\n\s*(?P<heading>\S[^\n]*(?:\n[^\n]+\n\s*(?:\$\$|\\\]))?)"
     r"|^#{4} (?P<hashes>[^\n]*)"
     r"|\u7b54\u6848(?:\u662f|\u4e3a|:)(?P<chinese>[^\n]*)",
     re.M | re.I,
@@ -575,7 +578,9 @@ class _Parser:
 
 
 def _translate(content: str) -> str | None:
-    """`content` as Python arithmetic over `_PRELUDE`, or None if it is not arithmetic on numbers."""
+    """`content` as Python arithmetic over `_PRELUDE`, or None if it is not arithmetic on
+    numbers.
+    """
     try:
         parser = _Parser(re.sub(rf"{_GROUPED}", lambda m: re.sub(r"\D", "", m[0]), content))
         source = parser.sum()
@@ -588,7 +593,10 @@ def program(expression: str) -> str:
     """A Python program that prints the integer that an extraction's `expression` is, or "fraction"
     if it is none.
     """
-    return f"{_PRELUDE}result = {expression}\nprint(result.numerator if result.denominator == 1 else 'fraction')\n"
+    return (
+        f"{_PRELUDE}result = {expression}\nprint(result.numerator if result.denominator == 1 "
+        f"else 'fraction')\n"
+    )
 
 
 class Execution(Protocol):

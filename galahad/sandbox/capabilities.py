@@ -86,14 +86,18 @@ class Capabilities:
             missing.append("bubblewrap: install the package `bubblewrap` (apt, dnf, pacman, apk)")
         elif not used.bubblewrap:
             missing.append(
-                f"bubblewrap: {self.bubblewrap} is there but did not run a program. Namespaces may be switched off: see "
-                "sysctl kernel.apparmor_restrict_unprivileged_userns (Ubuntu 23.10 and later: give bwrap an AppArmor "
-                "profile that allows userns), kernel.unprivileged_userns_clone, user.max_user_namespaces; a container "
+                f"bubblewrap: {self.bubblewrap} is there but did not run a program. Namespaces "
+                f"may be switched off: see "
+                "sysctl kernel.apparmor_restrict_unprivileged_userns (Ubuntu 23.10 and later: "
+                "give bwrap an AppArmor "
+                "profile that allows userns), kernel.unprivileged_userns_clone, "
+                "user.max_user_namespaces; a container "
                 "may forbid them"
             )
         if self.uid == 0 and used.identity != "unused":
             missing.append(
-                f"an identity of its own for the program: {self.interpreter} lies in a folder that is closed to other "
+                f"an identity of its own for the program: {self.interpreter} lies in a folder "
+                f"that is closed to other "
                 "users; bubblewrap, or an interpreter outside of it, solves that"
             )
         absent = [name for name in ("sympy", "numpy") if name not in self.packages]
@@ -103,7 +107,9 @@ class Capabilities:
 
 
 def landlock_abi() -> int:
-    """The Landlock ABI of the running kernel, 0 where there is none (or it was left out at boot)."""
+    """The Landlock ABI of the running kernel, 0 where there is none (or it was left out at
+    boot).
+    """
     if sys.platform != "linux":
         return 0
     version = ctypes.CDLL(None).syscall(

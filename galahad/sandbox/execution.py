@@ -247,7 +247,8 @@ def run(
             "this host cannot isolate a program",
             expected="seccomp, and Landlock or bubblewrap",
             got=", ".join(mechanisms.names()),
-            hint="galahad doctor says what is missing; --allow-weak runs the program with resource limits only",
+            hint="galahad doctor says what is missing; --allow-weak runs the program with "
+            "resource limits only",
         )
     scratch = (
         _INNER_SCRATCH

@@ -70,7 +70,9 @@ def _real(paths: Iterable[str | Path | None]) -> tuple[str, ...]:
 
 
 def _library_folders() -> list[str]:
-    """Where the dynamic loader looks: the multi-architecture folders (Debian), else lib64 and lib."""
+    """Where the dynamic loader looks: the multi-architecture folders (Debian), else lib64
+    and lib.
+    """
     triplet = sysconfig.get_config_var("MULTIARCH") or ""
     multiarch = [
         f"{root}/{triplet}"

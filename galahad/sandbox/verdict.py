@@ -136,7 +136,10 @@ def _why_no_answer(stdout: str) -> tuple[Cause, str]:
 def _explain(execution: Execution) -> str:
     match execution.status:
         case "timeout":
-            return f"ran out of time after {execution.wall_seconds:.1f} s ({execution.cpu_seconds:.1f} s of CPU)"
+            return (
+                f"ran out of time after {execution.wall_seconds:.1f} s "
+                f"({execution.cpu_seconds:.1f} s of CPU)"
+            )
         case "error":
             last = execution.stderr.strip().rpartition("\n")[2]
             return f"exit code {execution.exit_code}" + (f": {_shown(last, 200)}" if last else "")

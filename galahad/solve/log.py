@@ -3,8 +3,10 @@ it.
 
 A run is a folder:
 
-    run.jsonl           one record a line: the header first, then sessions and attempts. No text of a problem or of a model.
-    transcripts.jsonl   prompts' questions, responses and programs, one line an attempt; written first, named by hash in the log
+    run.jsonl           one record a line: the header first, then sessions and attempts. No text of
+                        a problem or of a model.
+    transcripts.jsonl   prompts' questions, responses and programs, one line an attempt; written
+                        first, named by hash in the log
     prefixes/           the library of the KV blocks of the shared prompt prefixes
 
 Each line of `run.jsonl` is one JSON object with `chain`: the SHA-256 over the chain of the line

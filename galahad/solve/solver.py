@@ -108,8 +108,10 @@ _FIGURE = re.compile(
     re.I,
 )
 _COUNT = re.compile(
-    r"\b(?:how many|number of|ways|probability|integers?|digits?|divisors?|divisible|remainder|modulo|primes?|subsets?"
-    r"|permutations?|sequence|recurrence|ordered (?:pairs?|triples?|tuples?)|least positive|coloring|colouring)\b",
+    r"\b(?:how many|number "
+    r"of|ways|probability|integers?|digits?|divisors?|divisible|remainder|modulo|primes?|subsets?"
+    r"|permutations?|sequence|recurrence|ordered (?:pairs?|triples?|tuples?)|least "
+    r"positive|coloring|colouring)\b",
     re.I,
 )
 

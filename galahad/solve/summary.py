@@ -326,12 +326,15 @@ def _head(summary: Summary) -> str:
         "",
         f"- model: {model}",
         f"- suite: {len(suite['problems'])} problems, SHA-256 {suite['sha256'][:12]}",
-        f"- attempts: {settings['attempts']} a problem, temperature {settings['temperature']}, seed {settings['seed']}",
-        f"- tokens at most: thought {settings['thought_tokens']}, check {settings['check_tokens']}, "
+        f"- attempts: {settings['attempts']} a problem, temperature {settings['temperature']}, "
+        f"seed {settings['seed']}",
+        f"- tokens at most: thought {settings['thought_tokens']}, check "
+        f"{settings['check_tokens']}, "
         f"program {settings['program_tokens']}; budget: {budget}",
         f"- router: {header['router']}",
         f"- rule: {header['rule']}",
-        f"- started {header['created']}, {len(summary.run.sessions)} session(s), prompts {header['prompts_sha256'][:12]}",
+        f"- started {header['created']}, {len(summary.run.sessions)} session(s), prompts "
+        f"{header['prompts_sha256'][:12]}",
     ]
     if not summary.complete:
         lines.append(f"- **not finished: {summary.done} of {summary.total} attempts**")
@@ -406,7 +409,8 @@ def _costs(summary: Summary) -> str:
             "",
             console.markdown_table(headers, rows),
             "",
-            f"- in all: {summary.tokens_out} tokens out, {summary.tokens_in} in, {summary.seconds:.0f} s; {speed}",
+            f"- in all: {summary.tokens_out} tokens out, {summary.tokens_in} in, "
+            f"{summary.seconds:.0f} s; {speed}",
             f"- prefixes: {grafted}",
             f"- energy: {joules}",
             "- order chosen: "

@@ -29,7 +29,8 @@ def test_the_command_reference_is_what_the_commands_say() -> None:
 def test_help_imports_no_engine_and_no_numbers() -> None:
     code = (
         "import sys, taliesin.cli, galahad.cli\n"
-        "heavy = {'llama_cpp', 'numpy', 'scipy', 'sympy', 'matplotlib', 'bm25s', 'jinja2'} & set(sys.modules)\n"
+        "heavy = {'llama_cpp', 'numpy', 'scipy', 'sympy', 'matplotlib', 'bm25s', 'jinja2'} & "
+        "set(sys.modules)\n"
         "sys.exit(','.join(sorted(heavy)) or 0)"
     )
     done = subprocess.run(

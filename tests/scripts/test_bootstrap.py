@@ -54,7 +54,9 @@ Run = Callable[..., None]
 
 @pytest.fixture
 def steps(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Every command that would run; `pip wheel` leaves a wheel, `pip download` the source package."""
+    """Every command that would run; `pip wheel` leaves a wheel, `pip download` the source
+    package.
+    """
     log: list[list[str]] = []
 
     def play(argv: Sequence[object], _label: str, _log: Path, **_kw: object) -> None:
@@ -379,7 +381,10 @@ def test_progress_is_read_from_make_and_ninja(
 
 def test_an_interrupt_ends_the_commands_children_too(tmp_path: Path) -> None:
     marker = tmp_path / "grandchild"
-    grandchild = f"import pathlib, os, time; pathlib.Path({str(marker)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    grandchild = (
+        f"import pathlib, os, time; pathlib.Path({str(marker)!r}).write_text(str(os.getpid())); "
+        f"time.sleep(60)"
+    )
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grandchild!r}])"
     script = textwrap.dedent(f"""
         import os, signal, sys
@@ -389,7 +394,8 @@ def test_an_interrupt_ends_the_commands_children_too(tmp_path: Path) -> None:
         import bootstrap
         signal.signal(signal.SIGTERM, bootstrap._terminated)
         folder = Path({str(tmp_path)!r})
-        bootstrap.run_logged([sys.executable, "-c", {child!r}], "x", folder / "log", cwd=folder, env=os.environ)
+        argv = [sys.executable, "-c", {child!r}]
+        bootstrap.run_logged(argv, "x", folder / "log", cwd=folder, env=os.environ)
     """)
     with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 300  # a loaded machine is slow, not wrong
@@ -413,7 +419,8 @@ def checkout(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "constraints.txt").write_text("x==1\n")
     (folder / "pyproject.toml").write_text(
-        f'[project]\nname = "x"\nversion = "1"\ndependencies = ["llama-cpp-python=={VERSION}"]\n[tool.ruff]\nline-length = 9\n'
+        f'[project]\nname = "x"\nversion = "1"\ndependencies = '
+        f'["llama-cpp-python=={VERSION}"]\n[tool.ruff]\nline-length = 9\n'
     )
     return folder
 

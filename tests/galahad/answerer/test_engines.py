@@ -1,4 +1,6 @@
-"""Engines: what a server's replies become, what is tried again, and that a graft changes no token."""
+"""Engines: what a server's replies become, what is tried again, and that a graft changes no
+token.
+"""
 
 from __future__ import annotations
 

@@ -60,8 +60,13 @@ def test_a_program_that_prints_the_answer_in_the_sandbox_is_verified() -> None:
 
 @pytest.mark.parametrize(
     ("stdout", "status", "said"),
-    [("704\n", "ok", "refuted"), ("703\n", "timeout", "timeout"), ("703\n", "error", "program-error"), ("", "ok", "no-output")],
-)  # fmt: skip
+    [
+        ("704\n", "ok", "refuted"),
+        ("703\n", "timeout", "timeout"),
+        ("703\n", "error", "program-error"),
+        ("", "ok", "no-output"),
+    ],
+)
 def test_a_program_that_does_not_establish_the_answer_is_refused(
     prints: Any, stdout: str, status: str, said: str
 ) -> None:
@@ -188,11 +193,24 @@ def test_a_file_that_is_no_entry_is_one_clear_error(store: Bank, content: str) -
 @pytest.mark.parametrize(
     "change",
     [
-        {"blocks": []}, {"blocks": {"x": {}}}, {"blocks": {"x": "y"}}, {"provenance": []}, {"problem": 3}, {"program": None},
-        {"program": "\ud800"}, {"verification": "x"}, {"need": [1]}, {"need": {"x": 1}}, {"answer": "703"}, {"answer": 703.5},
-        {"answer": -7}, {"findings": 3}, {"findings": [3]}, {"more": 1},
+        {"blocks": []},
+        {"blocks": {"x": {}}},
+        {"blocks": {"x": "y"}},
+        {"provenance": []},
+        {"problem": 3},
+        {"program": None},
+        {"program": "\ud800"},
+        {"verification": "x"},
+        {"need": [1]},
+        {"need": {"x": 1}},
+        {"answer": "703"},
+        {"answer": 703.5},
+        {"answer": -7},
+        {"findings": 3},
+        {"findings": [3]},
+        {"more": 1},
     ],
-)  # fmt: skip
+)
 def test_a_sealed_entry_with_a_field_of_another_type_is_one_clear_error(
     store: Bank, entry: Entry, scripted: Any, change: dict[str, Any]
 ) -> None:
@@ -233,8 +251,12 @@ def test_files_that_no_entry_can_have_do_not_stop_the_bank_and_check_names_them(
     (folder / "zero.json").symlink_to("/dev/zero")
     assert [one.id for one in store.entries()] == ["sum-7"]
     assert {one.what for one in store.check(verify=None)} == {
-        "sum-7 (copy).json", f"{'a' * 200}.json", "dir.json", "fifo.json", "zero.json",
-    }  # fmt: skip
+        "sum-7 (copy).json",
+        f"{'a' * 200}.json",
+        "dir.json",
+        "fifo.json",
+        "zero.json",
+    }
 
 
 def test_an_entry_cannot_take_the_name_of_the_merged_block(prints: Any) -> None:

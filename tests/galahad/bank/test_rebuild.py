@@ -178,9 +178,14 @@ def _sha256(store: Bank) -> str:
 
 @pytest.mark.parametrize(
     ("stdout", "status", "became"),
-    [("703\n", "error", "set-aside"), ("", "ok", "set-aside"), ("703\n", "output-limit", "set-aside"),
-     ("703\n", "timeout", "left"), ("703\n", "killed", "left")],
-)  # fmt: skip
+    [
+        ("703\n", "error", "set-aside"),
+        ("", "ok", "set-aside"),
+        ("703\n", "output-limit", "set-aside"),
+        ("703\n", "timeout", "left"),
+        ("703\n", "killed", "left"),
+    ],
+)
 def test_only_what_a_busy_machine_can_cause_leaves_an_entry_in_place(
     store: Bank, model: Path, holds: Verify, prints: Any, stdout: str, status: str, became: str
 ) -> None:
@@ -323,11 +328,16 @@ def test_two_rebuilds_do_not_meet(store: Bank, model: Path, holds: Verify) -> No
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from galahad.bank import bank; from galahad import cli; from galahad.bank import rebuild; from galahad import sandbox
+from galahad import cli, sandbox
+from galahad.bank import bank, rebuild
 from taliesin.store import library
 
 target, left = sys.argv.pop(1), int(sys.argv.pop(1))
-owner, name = {"aside": (bank.Path, "rename"), "entry": (bank.Bank, "update"), "block": (library.Library, "supersede")}[target]
+owner, name = {
+    "aside": (bank.Path, "rename"),
+    "entry": (bank.Bank, "update"),
+    "block": (library.Library, "supersede"),
+}[target]
 real = getattr(owner, name)
 
 def counted(self, *args, **kwargs):
@@ -346,9 +356,13 @@ cli.main()
 @pytest.mark.skipif(sandbox.probe().level == "weak", reason="this host cannot isolate a program")
 @pytest.mark.parametrize(
     ("target", "at", "ended"),
-    [("aside", 1, "before the entry moved"), ("entry", 1, "before the verdict was stored"),
-     ("block", 1, "before the new generation"), ("entry", 2, "before the entry named the new generation")],
-)  # fmt: skip
+    [
+        ("aside", 1, "before the entry moved"),
+        ("entry", 1, "before the verdict was stored"),
+        ("block", 1, "before the new generation"),
+        ("entry", 2, "before the entry named the new generation"),
+    ],
+)
 def test_kill_in_the_middle_loses_nothing_and_the_next_run_goes_on(
     store: Bank, model: Path, holds: Verify, target: str, at: int, ended: str
 ) -> None:
@@ -357,8 +371,11 @@ def test_kill_in_the_middle_loses_nothing_and_the_next_run_goes_on(
     command = ["rebuild", "--bank", str(store.path), "--model", str(model)]
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, target, str(at), *command],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == -signal.SIGKILL, f"{ended}: {done.stderr}"
     again = rebuilt(store, model, None)
     assert again.blocks.sound
@@ -389,9 +406,14 @@ def call(
 
 
 def test_command_says_one_line_unless_something_is_wrong(
-    call: Callable[..., tuple[int, str, str]], store: Bank, model: Path, holds: Verify, prints: Any,
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-) -> None:  # fmt: skip
+    call: Callable[..., tuple[int, str, str]],
+    store: Bank,
+    model: Path,
+    holds: Verify,
+    prints: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     fill(store, model, holds)
     options = ("rebuild", "--bank", str(store.path), "--model", str(model), "--allow-weak")
     monkeypatch.setattr(sandbox, "verify", lambda program, expected, **_: holds(program, expected))

@@ -100,13 +100,23 @@ RIGHT = programs.substitute(PROGRAM, {"first": 5, "last": 12})
     ("adapted", "stdout", "status", "cause"),
     [
         (Adapted(None, "unfinished", {}), "", "ok", "no-program"),
-        (Adapted(PROGRAM, "program", {"first": 3, "last": 37}), "700\n", "ok", "constant-replaced-wrongly"),
-        (Adapted(RIGHT.replace("+ 1", "+ 5"), "program", {"first": 5, "last": 12}), "9\n", "ok", "constant-replaced-wrongly"),
+        (
+            Adapted(PROGRAM, "program", {"first": 3, "last": 37}),
+            "700\n",
+            "ok",
+            "constant-replaced-wrongly",
+        ),
+        (
+            Adapted(RIGHT.replace("+ 1", "+ 5"), "program", {"first": 5, "last": 12}),
+            "9\n",
+            "ok",
+            "constant-replaced-wrongly",
+        ),
         (Adapted(RIGHT, "program", {"first": 5, "last": 12}), "", "timeout", "timeout"),
         (Adapted(RIGHT, "program", {"first": 5, "last": 12}), "", "error", "did-not-run"),
         (Adapted(RIGHT, "program", {"first": 5, "last": 12}), "9\n", "ok", "wrong-number"),
     ],
-)  # fmt: skip
+)
 def test_each_failure_has_one_cause(
     prints: Any, ran: Any, adapted: Adapted, stdout: str, status: str, cause: str
 ) -> None:
@@ -122,8 +132,18 @@ def test_another_problems_block_is_the_first_cause(prints: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "solve(", "import os", "solve(first=open('x'))", "solve(n=1)", "solve(5, 12)(", "f" * 100_000, "(" * 5000]
-)  # fmt: skip
+    "text",
+    [
+        "",
+        "solve(",
+        "import os",
+        "solve(first=open('x'))",
+        "solve(n=1)",
+        "solve(5, 12)(",
+        "f" * 100_000,
+        "(" * 5000,
+    ],
+)
 def test_text_that_is_no_call_makes_no_program_and_runs_nothing(text: str) -> None:
     assert transfer.adapted_by_call(PROGRAM, text).source is None
 

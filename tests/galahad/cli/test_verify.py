@@ -1,4 +1,6 @@
-"""`galahad verify` and `galahad doctor` as a shell sees them: exit code, stdout and stderr apart."""
+"""`galahad verify` and `galahad doctor` as a shell sees them: exit code, stdout and stderr
+apart.
+"""
 
 from __future__ import annotations
 

@@ -33,15 +33,41 @@ NASTY = "<script>alert(1)</script>&\"'|`"
 def attempt(gold: int, answer: int | None, confident: bool, tokens: int) -> dict[str, Any]:
     grade = "none" if answer is None else "right" if answer == gold else "wrong"
     one = {
-        "name": "program", "finish": "length" if answer is None else "stop", "n_reused": 0, "n_prefilled": 50, "n_out": tokens,
-        "reuse_seconds": 0.0, "prefill_seconds": 0.5, "decode_seconds": 2.0,
-    }  # fmt: skip
+        "name": "program",
+        "finish": "length" if answer is None else "stop",
+        "n_reused": 0,
+        "n_prefilled": 50,
+        "n_out": tokens,
+        "reuse_seconds": 0.0,
+        "prefill_seconds": 0.5,
+        "decode_seconds": 2.0,
+    }
     return {
-        "answer": answer, "confidence": "confident" if confident else "uncertain", "gold": gold, "grade": grade,
-        "routes": [{"route": "program", "answer": answer, "cause": "answer" if answer is not None else "no-program"}],
-        "passes": [one], "tokens_in": 50, "tokens_out": tokens, "seconds": 3.0, "order": ["program", "thought"],
-        "energy": {"joules": None, "low": None, "high": None, "seconds": 3.0, "source": "not measured", "step_seconds": None},
-    }  # fmt: skip
+        "answer": answer,
+        "confidence": "confident" if confident else "uncertain",
+        "gold": gold,
+        "grade": grade,
+        "routes": [
+            {
+                "route": "program",
+                "answer": answer,
+                "cause": "answer" if answer is not None else "no-program",
+            }
+        ],
+        "passes": [one],
+        "tokens_in": 50,
+        "tokens_out": tokens,
+        "seconds": 3.0,
+        "order": ["program", "thought"],
+        "energy": {
+            "joules": None,
+            "low": None,
+            "high": None,
+            "seconds": 3.0,
+            "source": "not measured",
+            "step_seconds": None,
+        },
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -62,14 +88,26 @@ def make(tmp_path: Path) -> Callable[..., Path]:
         header = {
             "created": "2026-01-01T00:00:00Z",
             "version": "0",
-            "suite": {"name": suite, "sha256": "ab" * 32, "problems": {f"p{i}": texts for i in range(len(answers))}},
+            "suite": {
+                "name": suite,
+                "sha256": "ab" * 32,
+                "problems": {f"p{i}": texts for i in range(len(answers))},
+            },
             "engine": {"engine": "embedded", "model": NASTY, "model_sha256": "cd" * 32},
             "settings": {
-                "attempts": 1, "temperature": 0.0, "seed": seed, "thought_tokens": 9, "check_tokens": 9,
-                "program_tokens": 9, "budget": None,
+                "attempts": 1,
+                "temperature": 0.0,
+                "seed": seed,
+                "thought_tokens": 9,
+                "check_tokens": 9,
+                "program_tokens": 9,
+                "budget": None,
             },
-            "graft": True, "prompts_sha256": "ef" * 32, "router": "r", "rule": "u",
-        }  # fmt: skip
+            "graft": True,
+            "prompts_sha256": "ef" * 32,
+            "router": "r",
+            "rule": "u",
+        }
         folder = tmp_path / name
         with RunLog.create(folder, header) as log:
             log.session(
@@ -402,9 +440,14 @@ def test_page_fits_its_window_in_chromium(
     probe = "<script>document.title='width '+document.documentElement.scrollWidth</script></body>"
     (tmp_path / "page.html").write_text(html.replace("</body>", probe), encoding="utf-8")
     common = [
-        browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}",
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        f"--user-data-dir={tmp_path / 'profile'}",
         f"--window-size={width},1600",
-    ]  # fmt: skip
+    ]
     url = (tmp_path / "page.html").as_uri()
     done = subprocess.run(
         [*common, "--dump-dom", url], capture_output=True, text=True, timeout=300, check=True

@@ -20,7 +20,10 @@ from galahad.solve.log import canonical
 from taliesin.errors import ModelError, StoreFull, UsageError
 from taliesin.host import console, durable
 
-SCRIPT = "import json, sys\njson.dump({'n': 10, 'right': int(sys.argv[1]), 'arms': [{'p': 0.5}]}, open('out.json', 'w'))\n"
+SCRIPT = (
+    "import json, sys\njson.dump({'n': 10, 'right': int(sys.argv[1]), 'arms': [{'p': 0.5}]}, "
+    "open('out.json', 'w'))\n"
+)
 
 
 def plan_fields(right: int = 8, **changes: Any) -> dict[str, Any]:
@@ -277,8 +280,16 @@ def test_model_is_needed_to_lock_and_not_to_check(
     found = prereg.check(path, digest)
     assert found.intact
     assert [i.state for i in found.items if i.what.startswith("model")] == ["not checked"]
-    (tmp_path / "second.yaml").write_text(yaml.safe_dump(plan_fields(models=[tiny_gguf.name], outputs=["b.json"])
-        | {"predictions": [{"statement": "s", "from": "b.json", "field": "n", "operator": ">", "value": 0}]}))  # fmt: skip
+    (tmp_path / "second.yaml").write_text(
+        yaml.safe_dump(
+            plan_fields(models=[tiny_gguf.name], outputs=["b.json"])
+            | {
+                "predictions": [
+                    {"statement": "s", "from": "b.json", "field": "n", "operator": ">", "value": 0}
+                ]
+            }
+        )
+    )
     with pytest.raises(ModelError):
         prereg.lock(tmp_path / "second.yaml")
 

@@ -204,7 +204,13 @@ OLD, NEW = "2024-06-24", "2024-11-25"
         ("zebra_puzzle", OLD, "three", "***3***", 1.0),
         ("zebra_puzzle", OLD, "spy movies", "***spy***", 1.0),
         ("zebra_puzzle", OLD, "rabbit", "", 0.0),
-        ("zebra_puzzle", NEW, "1, red, police-officer, tea", "<solution>1, Red, Police Officer, tea</solution>", 1.0),
+        (
+            "zebra_puzzle",
+            NEW,
+            "1, red, police-officer, tea",
+            "<solution>1, Red, Police Officer, tea</solution>",
+            1.0,
+        ),
         ("zebra_puzzle", NEW, "1, red, hat, tea", "<solution>1, red, hat, milk</solution>", 0.375),
         ("zebra_puzzle", NEW, "1, red", "<solution>2</solution> <solution>1, red</solution>", 1.0),
         ("zebra_puzzle", NEW, "1, red", "<solution>position 1, dark red</solution>", 1.0),
@@ -214,7 +220,13 @@ OLD, NEW = "2024-06-24", "2024-11-25"
         ("zebra_puzzle", NEW, "1, red", "</solution>1, red</solution>", 1.0),
         ("web_of_lies_v2", OLD, "yes, no, yes", "**yes**, **no**, **yes**", 1.0),
         ("web_of_lies_v2", OLD, "yes, no, yes", "**no** **Yes, no. yes**", 1.0),
-        ("web_of_lies_v2", OLD, "yes, no, yes", "<solution>yes, no, yes</solution> **no, no, no**", 1.0),
+        (
+            "web_of_lies_v2",
+            OLD,
+            "yes, no, yes",
+            "<solution>yes, no, yes</solution> **no, no, no**",
+            1.0,
+        ),
         ("web_of_lies_v2", OLD, "yes, no, yes", "\\boxed{yes, no, yes}", 1.0),
         ("web_of_lies_v2", OLD, "yes, no, yes", "\\textbf{yes, no, yes}", 1.0),
         ("web_of_lies_v2", OLD, "yes, no, yes", "No, no, yes; then Yes, no, yes.", 1.0),
@@ -222,7 +234,7 @@ OLD, NEW = "2024-06-24", "2024-11-25"
         ("web_of_lies_v2", OLD, "yes, no, yes", "**yes, no**", 0.0),
         ("web_of_lies_v2", OLD, "yes, no, yes", "", 0.0),
     ],
-)  # fmt: skip
+)
 def test_score_is_what_the_published_scorer_gives(
     task: str, released: str, gold: str, response: str, score: float
 ) -> None:
@@ -249,9 +261,14 @@ def test_no_response_breaks_a_rule(response: str, gold: str) -> None:
 
 @pytest.mark.parametrize(
     ("task", "gold"),
-    [("math_comp", "025"), ("math_comp", "D"), ("zebra_puzzle", "1, red, the hat"), ("zebra_puzzle", "rabbit"),
-     ("web_of_lies_v2", "yes, no, yes")],
-)  # fmt: skip
+    [
+        ("math_comp", "025"),
+        ("math_comp", "D"),
+        ("zebra_puzzle", "1, red, the hat"),
+        ("zebra_puzzle", "rabbit"),
+        ("web_of_lies_v2", "yes, no, yes"),
+    ],
+)
 def test_example_shows_its_answer_in_the_form_that_is_graded(task: str, gold: str) -> None:
     question = livebench_rules.Question("a", task, "t", NEW if "," in gold else OLD, OPTIONS, gold)
     answer = livebench.document(task, [question]).rpartition("Answer: ")[2]
@@ -317,10 +334,12 @@ def test_both_arms_graft_and_every_answer_is_graded_by_its_format(
 ) -> None:
     examples, test = questions(tmp_path)
     long = "I think and think <solution>1, red</solution> and think on"
-    reader = scripted({
-        "zebra_puzzle-library": ["<solution>1, red</solution>", "1, red", long],
-        "zebra_puzzle-without": ["<solution>1, blue</solution>", "", "<solution>1, red"],
-    })  # fmt: skip
+    reader = scripted(
+        {
+            "zebra_puzzle-library": ["<solution>1, red</solution>", "1, red", long],
+            "zebra_puzzle-without": ["<solution>1, blue</solution>", "", "<solution>1, red"],
+        }
+    )
     with Library(tmp_path / "library") as library:
         answers = list(livebench.ask(reader, library, examples, test, 52))
         with (
@@ -330,8 +349,10 @@ def test_both_arms_graft_and_every_answer_is_graded_by_its_format(
             assert all(example.text in block.header.text for example in examples)
             assert "Which colour" not in other.header.text
     assert [(a.id, a.library.right, a.library.score, a.library.cut) for a in answers] == [
-        ("new0", True, 1.0, False), ("new1", False, 1.0, False), ("new2", True, 1.0, True),
-    ]  # fmt: skip
+        ("new0", True, 1.0, False),
+        ("new1", False, 1.0, False),
+        ("new2", True, 1.0, True),
+    ]
     assert [(a.without.right, a.without.score) for a in answers] == [
         (False, 0.25),
         (False, 0.0),
@@ -378,10 +399,23 @@ def test_answers_come_back_from_their_file_and_other_settings_are_refused(tmp_pa
 
 @pytest.mark.parametrize(
     "change",
-    [{"task": []}, {"task": None}, {"question_id": 5}, {"question_id": ""}, {"ground_truth": ["a"]}, {"ground_truth": None},
-     {"ground_truth": " "}, {"turns": [""]}, {"turns": [3]}, {"turns": ["\ud800"]}, {"livebench_release_date": "2024-13-01"},
-     {"livebench_release_date": "2024-02-30"}, {"livebench_release_date": "\u0662024-01-01"}, {"livebench_release_date": 2024}],
-)  # fmt: skip
+    [
+        {"task": []},
+        {"task": None},
+        {"question_id": 5},
+        {"question_id": ""},
+        {"ground_truth": ["a"]},
+        {"ground_truth": None},
+        {"ground_truth": " "},
+        {"turns": [""]},
+        {"turns": [3]},
+        {"turns": ["\ud800"]},
+        {"livebench_release_date": "2024-13-01"},
+        {"livebench_release_date": "2024-02-30"},
+        {"livebench_release_date": "\u0662024-01-01"},
+        {"livebench_release_date": 2024},
+    ],
+)
 def test_field_of_another_kind_is_one_error(tmp_path: Path, change: dict[str, Any]) -> None:
     with pytest.raises(SuiteError):
         livebench.read([write(tmp_path / "q.jsonl", row("a") | change)])
@@ -389,10 +423,22 @@ def test_field_of_another_kind_is_one_error(tmp_path: Path, change: dict[str, An
 
 @pytest.mark.parametrize(
     "change",
-    [{"schema": "galahad.livebench/1"}, {"settings": []}, {"settings": 3}, {"transfer_answers": None}, {"right": "x"},
-     {"score": float("nan")}, {"score": None}, {"n_out": "9"}, {"seconds": -1}, {"cut": None}, {"id": []}, {"task": "other"},
-     {"twice": True}],
-)  # fmt: skip
+    [
+        {"schema": "galahad.livebench/1"},
+        {"settings": []},
+        {"settings": 3},
+        {"transfer_answers": None},
+        {"right": "x"},
+        {"score": float("nan")},
+        {"score": None},
+        {"n_out": "9"},
+        {"seconds": -1},
+        {"cut": None},
+        {"id": []},
+        {"task": "other"},
+        {"twice": True},
+    ],
+)
 def test_result_of_another_program_is_not_gone_on_with(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:

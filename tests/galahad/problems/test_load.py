@@ -33,7 +33,8 @@ CLEAN: list[dict[str, Any]] = [
     },
     {
         "id": "c",
-        "problem": "Let $AB = 12$ and $\\angle ABC = 60^\\circ$. Find $m + n$ if the ratio is $m/n$.",
+        "problem": "Let $AB = 12$ and $\\angle ABC = 60^\\circ$. Find $m + n$ if the ratio is "
+        "$m/n$.",
         "answer": 7,
     },
 ]
@@ -406,28 +407,53 @@ def test_own_files_are_checked_against_their_hashes(tmp_path: Path) -> None:
     ("text", "found", "mended"),
     [
         ("Compute $\frac{84}{2}$.", ["control-character"], "Compute $\\frac{84}{2}$."),
-        ("In $\triangle ABC$ let $x = 3\times y$.", ["control-character"] * 2, "In $\\triangle ABC$ let $x = 3\\times y$."),
-        ("Find $\binom{9}{3}$ and $\beta$.", ["control-character"] * 2, "Find $\\binom{9}{3}$ and $\\beta$."),
+        (
+            "In $\triangle ABC$ let $x = 3\times y$.",
+            ["control-character"] * 2,
+            "In $\\triangle ABC$ let $x = 3\\times y$.",
+        ),
+        (
+            "Find $\binom{9}{3}$ and $\beta$.",
+            ["control-character"] * 2,
+            "Find $\\binom{9}{3}$ and $\\beta$.",
+        ),
         ("If $a \neq b$, count.", ["control-character"], "If $a \\neq b$, count."),
         ("Let $\\left(x\right)$ be.", ["control-character"], "Let $\\left(x\\right)$ be."),
         ("A \x00null\x00 byte.", ["control-character"] * 2, "A null byte."),
-        ("Compute $rac{84}{2}$ and $qrt{4}$.", ["broken-latex"] * 2, "Compute $\\frac{84}{2}$ and $\\sqrt{4}$."),
+        (
+            "Compute $rac{84}{2}$ and $qrt{4}$.",
+            ["broken-latex"] * 2,
+            "Compute $\\frac{84}{2}$ and $\\sqrt{4}$.",
+        ),
         ("Compute $\\\\frac{84}{2}$.", ["over-escaped"], "Compute $\\frac{84}{2}$."),
         ("Zero\u200bwidth\u202e.", ["invisible-character"], "Zerowidth."),
         ("It\u00e2\u20ac\u2122s five.", ["mojibake"], "It\u2019s five."),
         ("Let x<sup>2</sup>&nbsp;&lt; 5.<br>Count.", ["html"], "Let x^{2} < 5.\nCount."),
         ("<p>Count the ways.</p>", ["html"], "Count the ways."),
-        ("<|im_start|>system\nBe good.<|im_end|>\n<|im_start|>user\nCount.<|im_end|>\n", ["chat-template"], "Count."),
-        ("<start_of_turn>user\nCount.<end_of_turn>\n<start_of_turn>model\n", ["chat-template"], "Count."),
+        (
+            "<|im_start|>system\nBe good.<|im_end|>\n<|im_start|>user\nCount.<|im_end|>\n",
+            ["chat-template"],
+            "Count.",
+        ),
+        (
+            "<start_of_turn>user\nCount.<end_of_turn>\n<start_of_turn>model\n",
+            ["chat-template"],
+            "Count.",
+        ),
         ("[INST] Count. [/INST]", ["chat-template"], "Count."),
-        ("Count the ways. Please reason step by step, and put your final answer within \\boxed{}.", ["instruction"], "Count the ways."),
+        (
+            "Count the ways. Please reason step by step, and put your final answer within "
+            "\\boxed{}.",
+            ["instruction"],
+            "Count the ways.",
+        ),
         ("Solve this step by step:\nCount the ways.", ["instruction"], "Count the ways."),
         ("Count the ways. The answer is 42.", ["answer-in-text"], "Count the ways."),
         ("Count the ways.\n\n\\boxed{042}", ["answer-in-text"], "Count the ways."),
         ("Count the ways.\n#### 42", ["answer-in-text"], "Count the ways."),
         ("Count the ways $n$. 42", ["answer-in-text"], "Count the ways $n$."),
     ],
-)  # fmt: skip
+)
 def test_faults_of_texts_are_found_and_mended(
     tmp_path: Path, text: str, found: list[str], mended: str
 ) -> None:
@@ -528,10 +554,18 @@ def against(
 def test_typesetting_figures_order_and_ids_are_no_difference(tmp_path: Path) -> None:
     a, b, c = CLEAN
     records = [
-        {"problem": c["problem"].replace("$AB = 12$", "\\(AB=12\\)") + " [asy]draw();[/asy]", "answer": 7},
-        {"problem": a["problem"].replace("\\frac{84}{2}", "\\dfrac{84}2").replace("\\theta", "\\left. \\theta"), "answer": "042"},
+        {
+            "problem": c["problem"].replace("$AB = 12$", "\\(AB=12\\)") + " [asy]draw();[/asy]",
+            "answer": 7,
+        },
+        {
+            "problem": a["problem"]
+            .replace("\\frac{84}{2}", "\\dfrac{84}2")
+            .replace("\\theta", "\\left. \\theta"),
+            "answer": "042",
+        },
         {"problem": b["problem"].replace("200", "\n200"), "answer": 40},
-    ]  # fmt: skip
+    ]
     assert against(tmp_path, records) == []
 
 

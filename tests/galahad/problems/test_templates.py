@@ -100,12 +100,24 @@ TEMPLATE = next(t for t in ALL if t.id == "nt-two-weights")
     ("outcomes", "answer", "reason"),
     [
         ([Ran("ok", "503\n")] * 3, 503, ""),
-        ([Ran("ok", "503\n"), Ran("ok", "503\n"), Ran("ok", "504\n")], None, "the ways disagree: solve 503, second 503, third 504"),
-        ([Ran("ok", "503\n"), Ran("timeout", "503\n"), Ran("ok", "503\n")], None, "second: timeout"),
-        ([Ran("ok", "503\n"), Ran("ok", "503.0\n"), Ran("ok", "503\n")], None, "second: no integer printed"),
+        (
+            [Ran("ok", "503\n"), Ran("ok", "503\n"), Ran("ok", "504\n")],
+            None,
+            "the ways disagree: solve 503, second 503, third 504",
+        ),
+        (
+            [Ran("ok", "503\n"), Ran("timeout", "503\n"), Ran("ok", "503\n")],
+            None,
+            "second: timeout",
+        ),
+        (
+            [Ran("ok", "503\n"), Ran("ok", "503.0\n"), Ran("ok", "503\n")],
+            None,
+            "second: no integer printed",
+        ),
         ([Ran("ok", "1503\n")] * 3, None, "the answer 1503 is not in 0..999"),
     ],
-)  # fmt: skip
+)
 def test_only_agreement_of_all_ways_is_an_answer(
     outcomes: list[Ran], answer: int | None, reason: str
 ) -> None:

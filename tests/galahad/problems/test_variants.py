@@ -38,7 +38,10 @@ candidates:
   - {{hens: 7, sheep: 500, animals: 507}}
   - {{hens: 10, sheep: 11, animals: 21}}
 """
-PROGRAM = "def solve(hens=12, sheep=30, legs=4):\n    return 2 * hens + legs * sheep\n\n\nprint(solve())\n"
+PROGRAM = (
+    "def solve(hens=12, sheep=30, legs=4):\n    return 2 * hens + legs * "
+    "sheep\n\n\nprint(solve())\n"
+)
 
 
 @pytest.fixture
@@ -158,9 +161,17 @@ def test_a_file_that_is_no_variants_file_is_refused(tmp_path: Path, line: str) -
 
 
 ROW = {
-    "id": "a~1", "problem": "One\u2028two\x85?", "answer": 3, "sha256": text_sha256("One\u2028two\x85?"), "origin": "a",
-    "origin_sha256": "0", "seed": 1, "values": {"n": 1}, "by_way": {"solve": 3}, "programs": {"solve": "0"},
-}  # fmt: skip
+    "id": "a~1",
+    "problem": "One\u2028two\x85?",
+    "answer": 3,
+    "sha256": text_sha256("One\u2028two\x85?"),
+    "origin": "a",
+    "origin_sha256": "0",
+    "seed": 1,
+    "values": {"n": 1},
+    "by_way": {"solve": 3},
+    "programs": {"solve": "0"},
+}
 
 
 def test_line_separators_of_a_text_are_no_ends_of_lines(tmp_path: Path) -> None:
@@ -172,10 +183,15 @@ def test_line_separators_of_a_text_are_no_ends_of_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rows",
     [
-        [ROW, ROW], [{**ROW, "answer": float("inf")}], [{**ROW, "answer": 3.7}], [{**ROW, "answer": True}],
-        [{**ROW, "answer": 1000}], [{**ROW, "seed": float("inf")}], [{**ROW, "values": []}],
+        [ROW, ROW],
+        [{**ROW, "answer": float("inf")}],
+        [{**ROW, "answer": 3.7}],
+        [{**ROW, "answer": True}],
+        [{**ROW, "answer": 1000}],
+        [{**ROW, "seed": float("inf")}],
+        [{**ROW, "values": []}],
     ],
-)  # fmt: skip
+)
 def test_variants_that_are_there_twice_or_of_other_types_are_refused(
     tmp_path: Path, rows: list[object]
 ) -> None:

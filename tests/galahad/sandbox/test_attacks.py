@@ -156,7 +156,10 @@ def test_attack_gets_nothing(attack: dict[str, Any], level: str, target: Target)
 
     done = run(_program(attack, target), limits=limits, mechanisms=mechanisms, allow_weak=True)
 
-    said = f"{done.status}, exit {done.exit_code}, signal {done.signal}\n{done.stdout[-2000:]}\n{done.stderr}"
+    said = (
+        f"{done.status}, exit {done.exit_code}, signal "
+        f"{done.signal}\n{done.stdout[-2000:]}\n{done.stderr}"
+    )
     assert "BREACH" not in done.stdout, said
     assert _SECRET not in done.stdout + done.stderr
     assert target.snapshot() == before

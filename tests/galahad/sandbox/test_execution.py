@@ -275,7 +275,8 @@ def test_probe_passes_over_a_wrapper_that_does_not_work(
     """As on desktops where bubblewrap is installed and may not make namespaces."""
     broken = tmp_path / "bwrap"
     broken.write_text(
-        "#!/bin/sh\necho 'bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted' >&2\nexit 1\n"
+        "#!/bin/sh\necho 'bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted' "
+        ">&2\nexit 1\n"
     )
     broken.chmod(0o755)
     monkeypatch.setattr(capabilities.shutil, "which", lambda _name: str(broken))
@@ -386,7 +387,10 @@ def test_nothing_is_left_when_the_tool_itself_is_killed(
     if chosen.level != level:
         pytest.skip(f"level {level} is not to be had here")
     hang = _HANG_WITH_GRANDCHILDREN if level == "weak" else _HANG
-    tool = f"from galahad.sandbox import *\nrun({hang!r}, limits=Limits(wall_seconds=600), mechanisms={chosen!r}, allow_weak=True)"
+    tool = (
+        f"from galahad.sandbox import *\nrun({hang!r}, limits=Limits(wall_seconds=600), "
+        f"mechanisms={chosen!r}, allow_weak=True)"
+    )
     tmp_path.chmod(0o755)
     process = subprocess.Popen(
         [sys.executable, "-c", tool],
@@ -606,30 +610,104 @@ def _filtered(
 # name: (x86-64, aarch64); written down a second time, from the kernel's tables, as what must never
 # be allowed.
 _NEVER = {
-    "socket": (41, 198), "connect": (42, 203), "sendto": (44, 206), "bind": (49, 200), "socketpair": (53, 199),
-    "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281), "ptrace": (101, 117),
-    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272), "pidfd_open": (434, 434),
-    "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427), "bpf": (321, 280), "perf_event_open": (298, 241), "keyctl": (250, 219),
-    "add_key": (248, 217), "request_key": (249, 218), "mount": (165, 40), "umount2": (166, 39),
-    "pivot_root": (155, 41), "unshare": (272, 97), "setns": (308, 268), "chroot": (161, 51), "open_tree": (428, 428),
-    "move_mount": (429, 429), "fsopen": (430, 430), "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53),
-    "chown": (92, None), "fchown": (93, 55), "fchownat": (260, 54), "lchown": (94, None), "utime": (132, None),
-    "utimes": (235, None), "utimensat": (280, 88), "futimesat": (261, None), "setxattr": (188, 5),
-    "lsetxattr": (189, 6), "fsetxattr": (190, 7), "removexattr": (197, 14), "truncate": (76, 45), "mknod": (133, None),
-    "mknodat": (259, 33), "flock": (73, 32), "memfd_create": (319, 279), "shmget": (29, 194), "msgget": (68, 186),
-    "semget": (64, 190), "mq_open": (240, 180), "inotify_init1": (294, 26), "fanotify_init": (300, 262),
-    "userfaultfd": (323, 282), "seccomp": (317, 277), "personality": (135, 92), "setuid": (105, 146),
-    "setresuid": (117, 147), "setgroups": (116, 159), "capset": (126, 91), "setpriority": (141, 140),
-    "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119), "init_module": (175, 105),
-    "finit_module": (313, 273), "kexec_load": (246, 104), "reboot": (169, 142), "swapon": (167, 224),
-    "settimeofday": (170, 170), "clock_settime": (227, 112), "sethostname": (170, 161), "open_by_handle_at": (304, 265),
-    "name_to_handle_at": (303, 264), "timer_create": (222, 107), "setsid": (112, 157), "setpgid": (109, 154),
-    "landlock_create_ruleset": (444, 444), "process_madvise": (440, 440), "openat2": (437, 437), "vmsplice": (278, 75),
-    "splice": (275, 76), "syslog": (103, 116), "acct": (163, 89), "quotactl": (179, 60), "iopl": (172, None),
-    "ioperm": (173, None), "modify_ldt": (154, None), "arch_prctl": (158, None),
-}  # fmt: skip
+    "socket": (41, 198),
+    "connect": (42, 203),
+    "sendto": (44, 206),
+    "bind": (49, 200),
+    "socketpair": (53, 199),
+    "fork": (57, None),
+    "vfork": (58, None),
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "kcmp": (312, 272),
+    "pidfd_open": (434, 434),
+    "pidfd_getfd": (438, 438),
+    "pidfd_send_signal": (424, 424),
+    "tkill": (200, 130),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "keyctl": (250, 219),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "fchownat": (260, 54),
+    "lchown": (94, None),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "utimensat": (280, 88),
+    "futimesat": (261, None),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "truncate": (76, 45),
+    "mknod": (133, None),
+    "mknodat": (259, 33),
+    "flock": (73, 32),
+    "memfd_create": (319, 279),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "mq_open": (240, 180),
+    "inotify_init1": (294, 26),
+    "fanotify_init": (300, 262),
+    "userfaultfd": (323, 282),
+    "seccomp": (317, 277),
+    "personality": (135, 92),
+    "setuid": (105, 146),
+    "setresuid": (117, 147),
+    "setgroups": (116, 159),
+    "capset": (126, 91),
+    "setpriority": (141, 140),
+    "sched_setaffinity": (203, 122),
+    "sched_setscheduler": (144, 119),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "kexec_load": (246, 104),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "settimeofday": (170, 170),
+    "clock_settime": (227, 112),
+    "sethostname": (170, 161),
+    "open_by_handle_at": (304, 265),
+    "name_to_handle_at": (303, 264),
+    "timer_create": (222, 107),
+    "setsid": (112, 157),
+    "setpgid": (109, 154),
+    "landlock_create_ruleset": (444, 444),
+    "process_madvise": (440, 440),
+    "openat2": (437, 437),
+    "vmsplice": (278, 75),
+    "splice": (275, 76),
+    "syslog": (103, 116),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "modify_ldt": (154, None),
+    "arch_prctl": (158, None),
+}
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
@@ -665,10 +743,13 @@ def test_filter_allows_what_a_calculation_needs(machine: str) -> None:
     assert _filtered(machine, 600) == _ENOSYS
 
 
-@pytest.mark.parametrize(("machine", "clone", "kill", "tgkill", "openat", "prlimit"), [
-    ("x86_64", 56, 62, 234, 257, 302),
-    ("aarch64", 220, 129, 131, 56, 261),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("machine", "clone", "kill", "tgkill", "openat", "prlimit"),
+    [
+        ("x86_64", 56, 62, 234, 257, 302),
+        ("aarch64", 220, 129, 131, 56, 261),
+    ],
+)
 def test_filter_conditions(
     machine: str, clone: int, kill: int, tgkill: int, openat: int, prlimit: int
 ) -> None:

@@ -1,4 +1,6 @@
-"""Which recipe differences refuse a graft, which ask for the certificate, and what a refusal names."""
+"""Which recipe differences refuse a graft, which ask for the certificate, and what a
+refusal names.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,17 @@ def test_equal_recipes_have_no_difference() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"n_ubatch": 256}, {"n_threads": 1}, {"flash_attn": False}, {"type_k": "q8_0"}, {"type_v": "q8_0"},
-     {"environment": {"LLAMA_ATTN_ROT_DISABLE": "1"}}, {"instruction_set": "AVX512=1"}],
+    [
+        {"n_ubatch": 256},
+        {"n_threads": 1},
+        {"flash_attn": False},
+        {"type_k": "q8_0"},
+        {"type_v": "q8_0"},
+        {"environment": {"LLAMA_ATTN_ROT_DISABLE": "1"}},
+        {"instruction_set": "AVX512=1"},
+    ],
     ids=lambda fields: next(iter(fields)),
-)  # fmt: skip
+)
 def test_each_mismatch_is_named_with_both_values(fields: dict[str, Any]) -> None:
     (name, value) = next(iter(fields.items()))
     with pytest.raises(RecipeMismatch) as caught:

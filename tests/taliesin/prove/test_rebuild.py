@@ -181,9 +181,13 @@ def test_model_that_is_nothing_is_one_error(library: Library, model: Path) -> No
 
 def test_block_of_another_engine_is_left(library: Library, model: Path) -> None:
     header = BlockHeader(
-        title="x", created="2026-01-31T12:00:00Z", recipe={"engine": "llama-server"}, equals="one-shot",
-        tokens=np.arange(4, dtype=np.int32), tail=np.arange(0, dtype=np.int32),
-    )  # fmt: skip
+        title="x",
+        created="2026-01-31T12:00:00Z",
+        recipe={"engine": "llama-server"},
+        equals="one-shot",
+        tokens=np.arange(4, dtype=np.int32),
+        tail=np.arange(0, dtype=np.int32),
+    )
     library.put("slot", header, bytes(100))
     report = Rebuilder(library, str(model)).run()
     assert (report.outcomes[0].status, library.info("slot").problem) == ("other-engine", None)
@@ -531,9 +535,22 @@ def test_command_as_json_and_failure_is_exit_3(
 def test_command_in_a_process_of_its_own(library: Library, model: Path) -> None:
     from_old_engine(library, model, "short")
     done = subprocess.run(
-        [sys.executable, "-m", "taliesin", "rebuild", "--library", str(library.path), "--model", str(model)],
-        capture_output=True, text=True, env={**os.environ, "TERM": "dumb"}, timeout=120, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "taliesin",
+            "rebuild",
+            "--library",
+            str(library.path),
+            "--model",
+            str(model),
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TERM": "dumb"},
+        timeout=120,
+        check=False,
+    )
     assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
 
 

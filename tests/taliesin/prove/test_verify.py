@@ -1,4 +1,6 @@
-"""The verifier: says exact of a right graft, and not exact of each graft that is broken on purpose."""
+"""The verifier: says exact of a right graft, and not exact of each graft that is broken on
+purpose.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,9 @@ def test_a_right_graft_is_exact(saved: tuple[Library, Path]) -> None:
     with library.open("whole") as block:
         report = verify(block, model, trials=2, n_steps=4)
     assert report.exact
-    assert [(row.query_tokens, row.n_vectors, row.equal_block_then_query) for row in report.rows] == [
-        (1, 10, 10), (7, 10, 10), (64, 10, 10), (600, 10, 10)
-    ]  # fmt: skip
+    assert [
+        (row.query_tokens, row.n_vectors, row.equal_block_then_query) for row in report.rows
+    ] == [(1, 10, 10), (7, 10, 10), (64, 10, 10), (600, 10, 10)]
     assert report.statistics.kl_max == 0.0
     assert report.statistics.argmax_agreement == 1.0
     assert report.statistics.n == 40  # fewer than the 50 that were asked for: all there are

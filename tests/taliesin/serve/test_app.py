@@ -143,7 +143,10 @@ def raw(made: FrontServer, sent: bytes) -> bytes:
 
 def test_a_body_that_is_not_read_is_not_taken_for_the_next_request(plain: FrontServer) -> None:
     inner = b"GET /health HTTP/1.1\r\n\r\n"
-    head = f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(inner)}\r\n\r\n".encode()
+    head = (
+        f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+        f"{len(inner)}\r\n\r\n".encode()
+    )
     assert raw(plain, head + inner).count(b"HTTP/1.1 200") == 1
 
 
@@ -181,7 +184,10 @@ class Waiting:
 
 def test_a_client_that_left_while_it_waited_is_known_to_have_left() -> None:
     front = Waiting()
-    body = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+    body = (
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+        b"application/json\r\nContent-Length: 2\r\n\r\n{}"
+    )
     with fronted(front) as made:
         for stays in (False, True):
             front.go.clear()
@@ -204,7 +210,10 @@ def test_an_old_client_gets_a_stream_without_chunks() -> None:
     front = Waiting()
     front.go.set()
     body = b'{"stream": true}'
-    head = f"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    head = (
+        f"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: "
+        f"application/json\r\nContent-Length: {len(body)}"
+    )
     with fronted(front) as made:
         answer = raw(made, head.encode() + b"\r\n\r\n" + body)
     assert b"Transfer-Encoding" not in answer
@@ -446,8 +455,11 @@ def test_the_command_ends_with_its_server(tiny_model: Models, tmp_path: Path) ->
     }
     with subprocess.Popen(
         [*command, "--threads", "1", "--ctx", "512"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-    ) as process:  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("http://127.0.0.1:")
         children = (

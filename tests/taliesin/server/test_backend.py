@@ -68,7 +68,9 @@ def serving(
 def engine(
     request: pytest.FixtureRequest, tiny_model: Models, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
-    """A ServerEngine on a server of four slots, on a model with window layers and on one without."""
+    """A ServerEngine on a server of four slots, on a model with window layers and on one
+    without.
+    """
     model = tiny_model() if request.param == "window" else tiny_model(window=0)
     with (
         serving(model, tmp_path_factory.mktemp("server")) as made,

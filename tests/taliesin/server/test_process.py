@@ -54,9 +54,16 @@ def test_the_default_options_are_exact_and_say_so_on_the_command_line() -> None:
     assert options.inexact() == []
     arguments = " ".join(options.arguments())
     for said in (
-        "--parallel 4", "--ctx-size 8192", "--no-kv-unified", "--cache-ram 0", "--ctx-checkpoints 0",
-        "--slot-prompt-similarity 0.0", "--no-cache-idle-slots", "--flash-attn on", "--fit off",
-    ):  # fmt: skip
+        "--parallel 4",
+        "--ctx-size 8192",
+        "--no-kv-unified",
+        "--cache-ram 0",
+        "--ctx-checkpoints 0",
+        "--slot-prompt-similarity 0.0",
+        "--no-cache-idle-slots",
+        "--flash-attn on",
+        "--fit off",
+    ):
         assert said in arguments
     assert "--swa-full" not in arguments
     assert options.n_stream() == 4
@@ -150,9 +157,17 @@ def test_a_process_that_ends_at_once_is_an_error_with_its_last_words(tmp_path: P
 def test_a_record_of_a_process_that_is_gone_or_another_is_no_server(tmp_path: Path) -> None:
     assert server.running(tmp_path) is None
     known = {
-        "url": "http://127.0.0.1:1", "slot_folder": str(tmp_path), "model": "m", "binary": "b", "log": "l", "key": "k",
-        "pid": os.getpid(), "born": "1", "environment": {}, "options": {},
-    }  # fmt: skip
+        "url": "http://127.0.0.1:1",
+        "slot_folder": str(tmp_path),
+        "model": "m",
+        "binary": "b",
+        "log": "l",
+        "key": "k",
+        "pid": os.getpid(),
+        "born": "1",
+        "environment": {},
+        "options": {},
+    }
     (tmp_path / "server.json").write_text(json.dumps(known))
     assert server.running(tmp_path) is None  # this process was not born then
     assert not server.stop(tmp_path)
@@ -410,9 +425,13 @@ def test_layout_writes_a_file_that_is_reused(tmp_path: Path) -> None:
 def test_a_block_is_exported_as_a_slot_file(tmp_path: Path) -> None:
     own = slotfile.read(GOLDEN)
     header = BlockHeader(
-        title="t", created="2026-01-01T00:00:00Z", recipe={"window": 32, "window_ring_cells": 256}, equals="block-then-query",
-        tokens=own.tokens, tail=own.tokens[:0],
-    )  # fmt: skip
+        title="t",
+        created="2026-01-01T00:00:00Z",
+        recipe={"window": 32, "window_ring_cells": 256},
+        equals="block-then-query",
+        tokens=own.tokens,
+        tail=own.tokens[:0],
+    )
     with Library(tmp_path / "library") as library:
         library.put("block", header, own.payload())
     target = tmp_path / "out.bin"

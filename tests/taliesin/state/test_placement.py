@@ -148,9 +148,15 @@ def test_transposed_window_values_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("window", "n_ubatch", "n_seq_max", "n_ctx", "expected"),
-    [(512, 512, 1, 4096, 1024), (1024, 512, 1, 16384, 1536), (512, 512, 2, 4096, 1536), (128, 500, 1, 4096, 768),
-     (512, 512, 1, 512, 512), (0, 512, 1, 4096, 0)],
-)  # fmt: skip
+    [
+        (512, 512, 1, 4096, 1024),
+        (1024, 512, 1, 16384, 1536),
+        (512, 512, 2, 4096, 1536),
+        (128, 500, 1, 4096, 768),
+        (512, 512, 1, 512, 512),
+        (0, 512, 1, 4096, 0),
+    ],
+)
 def test_ring_sizes(window: int, n_ubatch: int, n_seq_max: int, n_ctx: int, expected: int) -> None:
     assert placement.ring_cells(window, n_ubatch, n_seq_max, n_ctx) == expected
 

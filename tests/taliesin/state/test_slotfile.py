@@ -1,4 +1,6 @@
-"""Slot files without a server: parsing, refusing, converting and laying out, on states made here."""
+"""Slot files without a server: parsing, refusing, converting and laying out, on states made
+here.
+"""
 
 from __future__ import annotations
 
