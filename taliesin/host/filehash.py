@@ -1,5 +1,5 @@
 """The SHA-256 of large files, remembered per file identity, so that a model is not read whole at
-every start.
+every start; and the identity of a model, which may be split over several files.
 
 What is remembered is a cache: a damaged or missing one costs time and nothing else.
 """
@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from taliesin.host.places import cache_dir
 _CHUNK_BYTES = 4 << 20
 _RACY_SECONDS = 2.0
 _HASHES_KEPT = 512
+# Source: llama_split_path in llama.cpp, "%s-%05d-of-%05d.gguf"; llama.cpp loads further files by
+# such names only, and refuses a split model under any other.
+_PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
 
 
 def file_sha256(path: Path, *, remembered: bool = True) -> str:
@@ -47,6 +51,55 @@ def file_sha256(path: Path, *, remembered: bool = True) -> str:
     if time.time_ns() - after.st_ctime_ns >= _RACY_SECONDS * 1e9:
         _remember(identity, digest)
     return digest
+
+
+def model_parts(path: Path) -> tuple[Path, ...]:
+    """The files of the model that loading `path` reads, in order: itself, or every part of a split
+    GGUF (`NAME-00001-of-00003.gguf`) whose first part it names.
+
+    Decided by the name, as llama.cpp finds them; so what is loaded is never more than what is here.
+
+    Raises:
+        ModelError: `path` is a later part, or a part is missing.
+    """
+    named = _PART.fullmatch(path.name)
+    number, count = (int(named[2]), int(named[3])) if named else (1, 1)
+    if named is None or not 1 <= number <= count:
+        return (path,)
+    parts = tuple(
+        path.with_name(f"{named[1]}-{n:05}-of-{count:05}.gguf") for n in range(1, count + 1)
+    )
+    if number > 1:
+        raise ModelError(
+            "a later part of a split model, which is named by its first",
+            expected=parts[0].name,
+            got=path.name,
+            where=path,
+            hint=f"name {parts[0]}",
+        )
+    if missing := [part.name for part in parts if not part.is_file()]:
+        raise ModelError(
+            "a split model is not whole",
+            expected=f"{count} parts",
+            got=f"{count - len(missing)}, without {', '.join(missing[:3])}"
+            + (f" and {len(missing) - 3} more" if len(missing) > 3 else ""),
+            where=path,
+        )
+    return parts
+
+
+def model_sha256(path: Path) -> str:
+    """The identity of a model, in hex. One file: the SHA-256 of its bytes. Several: the SHA-256 of
+    the parts' own, each as 64 hex digits and a line feed, in order
+    (`sha256sum NAME-*-of-*.gguf | sed 's/ .*//' | sha256sum`).
+
+    Raises:
+        ModelError: as `model_parts` and `file_sha256`.
+    """
+    digests = [file_sha256(part) for part in model_parts(path)]
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("".join(f"{digest}\n" for digest in digests).encode("ascii")).hexdigest()
 
 
 def remembered_sha256(path: Path) -> str | None:

@@ -121,7 +121,7 @@ def _parsed_catalogue(text: str, path: Path) -> tuple[ModelEntry, ...]:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """YAML takes the last of two equal keys without a word; a catalogue with two is a mistake."""
+        """YAML takes the last of two equal keys without a word; here two are a mistake."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             seen: set[str] = set()

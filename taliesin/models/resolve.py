@@ -2,8 +2,8 @@
 catalogue says.
 
 The front of `catalogue`, `filehash` and `download` for everything above. It deliberately knows
-nothing of what is in a GGUF
-file beyond its magic and version: loading it is `taliesin.engine.llama`.
+nothing of what is in a GGUF file beyond its magic, its version and that a projector is no model:
+loading it is `taliesin.engine.llama`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from taliesin.errors import ModelError
-from taliesin.host.filehash import file_sha256, remembered_sha256
+from taliesin.host.filehash import file_sha256, model_parts, model_sha256, remembered_sha256
 from taliesin.host.places import cache_dir, data_dir, models_dir
 from taliesin.models.catalogue import DEFAULT, ModelEntry, catalogue, entry, find, nearest
 from taliesin.models.download import pull
@@ -31,6 +31,8 @@ __all__ = [
     "entry",
     "file_sha256",
     "find",
+    "model_parts",
+    "model_sha256",
     "models_dir",
     "pull",
     "remembered_sha256",
@@ -39,16 +41,21 @@ __all__ = [
 ]
 
 _GGUF_VERSIONS = (2, 3)
+_HEAD_BYTES = 1 << 16
+# Source: ggml's docs/gguf.md, gguf_metadata_value_type
+_VALUE_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_STRING = 8
 
 
 def resolve(name_or_path: str | Path) -> Path:
     """The GGUF file that a catalogue name or a path stands for. A name comes first, `./NAME` is
-    always a path.
+    always a path. Of a split GGUF it is the first part, which llama.cpp is given.
 
-    Looks at magic, version and, for a name, the size; not at the hash (`file_sha256` does).
+    Looks at magic, version and, for a name, the size; not at the hash (`model_sha256` does).
 
     Raises:
-        ModelError: nothing there, or not a GGUF file; the hint is the command that mends it.
+        ModelError: nothing there, not a GGUF file, a projector, or not all of a split one; the hint
+        is the command that mends it.
     """
     text = str(name_or_path)
     known = find(text)
@@ -64,15 +71,59 @@ def resolve(name_or_path: str | Path) -> Path:
                 where=path,
                 hint=mend,
             )
-        check_gguf(path)
-        return path
+        return _checked(path)
     path = Path(text).expanduser().absolute()
     if not text or not os.path.exists(path):  # pathlib raises for a name that is too long
         raise ModelError("no model of that name and no such file", got=text, hint=nearest(text))
     if not path.is_file():
         raise ModelError("a model is one GGUF file, this is something else", where=path)
-    check_gguf(path)
+    return _checked(path)
+
+
+def _checked(path: Path) -> Path:
+    for part in model_parts(path):
+        check_gguf(part)
+    if _architecture(path) == b"clip":
+        raise ModelError(
+            "a projector of images or sound (mmproj), no model that reads text",
+            expected="the model's own GGUF file",
+            got="general.architecture clip",
+            where=path,
+        )
     return path
+
+
+def _architecture(path: Path) -> bytes:
+    """`general.architecture` if it stands before every array near the start, as writers put it;
+    else nothing: it only makes an error clearer, llama.cpp refuses what it cannot load.
+    """
+    with path.open("rb") as stream:
+        head = stream.read(_HEAD_BYTES)
+    (n_pairs,) = struct.unpack_from("<Q", head, 16)
+    at = 24
+
+    def string() -> bytes:
+        nonlocal at
+        (length,) = struct.unpack_from("<Q", head, at)
+        at += 8 + length
+        return head[at - length : at]
+
+    try:
+        for _ in range(n_pairs):
+            key = string()
+            (kind,) = struct.unpack_from("<I", head, at)
+            at += 4
+            if kind == _STRING:
+                value = string()
+                if key == b"general.architecture":
+                    return value
+            elif kind in _VALUE_BYTES:
+                at += _VALUE_BYTES[kind]
+            else:
+                break
+    except (struct.error, OverflowError, IndexError):
+        pass
+    return b""
 
 
 def with_sha256(sha256: str, given: str | None = None) -> Path | None:
@@ -82,7 +133,7 @@ def with_sha256(sha256: str, given: str | None = None) -> Path | None:
     Raises:
         ModelError: `given` is nothing, or a model file is not what it should be.
     """
-    if given is not None and file_sha256(path := resolve(given)) == sha256:
+    if given is not None and model_sha256(path := resolve(given)) == sha256:
         return path
     known = next(
         (known for known in catalogue() if known.sha256 == sha256 and known.path.is_file()), None

@@ -653,8 +653,15 @@ def test_a_catalogue_that_is_not_there_is_named(shop: Shop) -> None:
         models.catalogue()
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda x: st.lists(x, max_size=3)
-       | st.dictionaries(st.text(max_size=8), x, max_size=4), max_leaves=12))  # fmt: skip
+_SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=8)
+_DATA = st.recursive(
+    _SCALARS,
+    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=8), x, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(_DATA)
 def test_any_data_as_a_model_is_an_entry_or_faults(fields: Any) -> None:
     faults: list[str] = []
     assert (catalogue._parsed_entry("x", fields, faults) is None) == bool(faults)
