@@ -338,8 +338,14 @@ class Server:
         root = self.url.rstrip("/").removesuffix("/v1")
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         timeout = httpx.Timeout(_REPLY_SECONDS, connect=10.0)
+        # A server on this machine is asked directly, whatever proxy variables say.
+        here = urlsplit(root).hostname in ("localhost", "127.0.0.1", "::1")
         self._client = httpx.Client(
-            base_url=root, headers=headers, timeout=timeout, transport=self.transport
+            base_url=root,
+            headers=headers,
+            timeout=timeout,
+            transport=self.transport,
+            trust_env=not here,
         )
         if self.model is None:
             models = self._request("GET", "/v1/models").get("data") or []
@@ -401,7 +407,7 @@ class Server:
         try:
             choice = reply["choices"][0]
             message = choice["message"]
-            text = message.get("content") or ""
+            thinking, text = _parts(message.get("content"))
             usage = reply.get("usage") or {}
             details = usage.get("prompt_tokens_details") or {}
             n_prompt, n_out = (
@@ -413,7 +419,7 @@ class Server:
             raise ServerError(
                 "the reply is not a chat completion", got=repr(error), where=self._shown()
             ) from error
-        reasoning = message.get("reasoning_content")
+        reasoning = message.get("reasoning_content") or message.get("reasoning") or thinking
         finish: Finish = "length" if choice.get("finish_reason") == "length" else "stop"
         if isinstance(reasoning, str) and reasoning:
             # The rule for answers knows reasoning by its tags; unfinished reasoning stays
@@ -467,3 +473,26 @@ class Server:
 
     def close(self) -> None:
         self._client.close()
+
+
+def _parts(content: object) -> tuple[str, str]:
+    """(thinking, text) of a message's `content`: a string, nothing, or a list of parts.
+
+    Raises:
+        TypeError: something else, which no server of this protocol sends.
+    """
+    if content is None or isinstance(content, str):
+        return "", content or ""
+    if not isinstance(content, list):
+        raise TypeError(f"content is {type(content).__name__}")
+    thinking, text = "", ""
+    for part in content:
+        kind = part["type"]
+        if kind in ("thinking", "reasoning"):
+            said = part.get(kind, part.get("text"))
+            thinking += said if isinstance(said, str) else "".join(p["text"] for p in said)
+        elif kind in ("text", "output_text"):
+            text += part["text"]
+        else:
+            raise TypeError(f"a part of type {kind!r}")
+    return thinking, text

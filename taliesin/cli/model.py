@@ -126,8 +126,8 @@ def show(
         path = models.resolve(model)
         file_fields: dict[str, Any] = {
             "path": str(path),
-            "bytes": path.stat().st_size,
-            "sha256": models.file_sha256(path),
+            "bytes": sum(part.stat().st_size for part in models.model_parts(path)),
+            "sha256": models.model_sha256(path),
             "gguf_version": models.check_gguf(path),
         }
         if as_json:
@@ -207,10 +207,12 @@ def verify(
             if result.status != "ok":
                 got = f", got {result.got}" if result.got else ""
                 console.note(
-                    f"{result.name}: expected {result.expected}{got}; try: taliesin model pull {result.name}"
+                    f"{result.name}: expected {result.expected}{got}; try: taliesin model pull "
+                    f"{result.name}"
                 )
     else:
         console.note(
-            f"no model of the catalogue is in {models.models_dir()}; try: taliesin model pull {models.DEFAULT}"
+            f"no model of the catalogue is in {models.models_dir()}; try: taliesin model pull "
+            f"{models.DEFAULT}"
         )
     raise typer.Exit(EXIT_OK if right else EXIT_NO)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from taliesin.errors import ModelError
@@ -76,34 +76,63 @@ def render(template: str, messages: Sequence[dict[str, str]], model: Model) -> s
         ModelError: the template fails.
     """
     import jinja2
+    from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %}`: marks the assistant's words for training; here only its content."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return jinja2.nodes.Scope(body, lineno=line)
 
     def refuse(message: str) -> NoReturn:
         raise jinja2.TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
     environment.globals.update(
-        raise_exception=refuse, strftime_now=lambda form: datetime.now(UTC).strftime(form)
+        raise_exception=refuse,
+        # Local time, as llama-server's.
+        strftime_now=lambda form: datetime.now().astimezone().strftime(form),
     )
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(
-        value, ensure_ascii=False, indent=indent
-    )
+    environment.filters["tojson"] = _to_json
 
     def control(token: int) -> str:
         return model.piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
 
     variables: dict[str, Any] = {
         "messages": list(messages),
+        "tools": None,  # `tools is not none` is asked of it; an undefined name is not none
+        "documents": None,
         "add_generation_prompt": True,
         "bos_token": control(model.bos),
         "eos_token": control(model.eos),
     }
     try:
         return environment.from_string(template).render(variables)
-    except jinja2.TemplateError as error:
+    except Exception as error:  # the template's own code: any error is the template's
+        said = error if isinstance(error, jinja2.TemplateError) else repr(error)
         raise ModelError(
-            "the model's chat template fails", got=error, where=model.path, hint="--raw"
+            "the model's chat template fails", got=said, where=model.path, hint="--raw"
         ) from error
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's `tojson` as chat templates expect it: not escaped for HTML."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def document_parts(model: Model, shape: Frame, text: str, block_tokens: int) -> list[list[int]]:
@@ -117,7 +146,8 @@ def document_parts(model: Model, shape: Frame, text: str, block_tokens: int) -> 
     room = block_tokens - len(shape.before) - len(shape.between)
     if room < 1:
         raise ValueError(
-            f"block_tokens {block_tokens} leaves no room beside the chat template's {block_tokens - room} tokens"
+            f"block_tokens {block_tokens} leaves no room beside the chat template's "
+            f"{block_tokens - room} tokens"
         )
     parts: list[list[int]] = []
     start = 0

@@ -232,7 +232,10 @@ class Rebuilder:
             try:
                 certify(engine, block)
             except CertificateMismatch as error:
-                statement = f"functional, not exact here: same recipe, but the certificate does not hold ({error.got})"
+                statement = (
+                    "functional, not exact here: same recipe, but the certificate does "
+                    f"not hold ({error.got})"
+                )
                 return Proof(name, "inexact", statement)
         self._record(self.library.info(name).id)
         return Proof(name, "exact", "exact here: same recipe, certificate re-checked")
@@ -367,7 +370,8 @@ class Rebuilder:
         engine, moved = self._load(str(recipe.get("model_sha256")), gpu_layers)
         if self.gpu_layers is None and recipe.get("devices") and not engine.model.devices:
             raise _Left(
-                f"computed on {recipe['devices']}, which is not here; --gpu-layers 0 moves it to the CPU"
+                f"computed on {recipe['devices']}, which is not here; --gpu-layers 0 moves it "
+                "to the CPU"
             )
         if moved:
             _require_same_text(engine, block)
@@ -399,7 +403,7 @@ class Rebuilder:
                 f"its model (SHA-256 {sha256[:12]}) is not here; --model names its file{move}"
             )
         given = models.resolve(self.model)
-        return given, f"another model: stored {sha256[:12]}, now {models.file_sha256(given)[:12]}"
+        return given, f"another model: stored {sha256[:12]}, now {models.model_sha256(given)[:12]}"
 
     def _why_not(self, engine: Engine, block: BlockFile, settings: Settings) -> str:
         """Why the block cannot stay; empty if it was grafted and its certificate held."""
@@ -528,9 +532,11 @@ def _require_same_text(engine: Engine, block: BlockFile) -> None:
             problem = "its tokens are other pieces of text"
     if problem:
         raise ModelError(
-            "the block's ids cannot be moved to this model", got=problem, where=engine.model.path,
+            "the block's ids cannot be moved to this model",
+            got=problem,
+            where=engine.model.path,
             hint="save the text again under this model",
-        )  # fmt: skip
+        )
 
 
 def _unix(created: str) -> float:

@@ -59,10 +59,28 @@ VERIFY_LENGTHS = (1, 7, 64)
 """Query tokens of a verification: a lone token, less than a kernel's row block, a full one."""
 
 SHARED = (
-    "model_sha256", "architecture", "llama_cpp_python", "instruction_set", "devices", "n_gpu_layers", "split", "n_ubatch",
-    "n_threads", "flash_attn", "type_k", "type_v", "swa_full", "n_seq_max", "window", "window_ring_cells", "offload_kqv",
-    "op_offload", "rope", "adapters", "environment",
-)  # fmt: skip
+    "model_sha256",
+    "architecture",
+    "llama_cpp_python",
+    "instruction_set",
+    "devices",
+    "n_gpu_layers",
+    "split",
+    "n_ubatch",
+    "n_threads",
+    "flash_attn",
+    "type_k",
+    "type_v",
+    "swa_full",
+    "n_seq_max",
+    "window",
+    "window_ring_cells",
+    "offload_kqv",
+    "op_offload",
+    "rope",
+    "adapters",
+    "environment",
+)
 """Recipe fields that decide the numbers in both engines: equal ones mean the same computation."""
 
 _CERTIFICATE = "server_certificate"  # the key of a block's meta object
@@ -157,9 +175,14 @@ class Grafted:
         ]
 
     def complete(
-        self, query: Sequence[int], n_predict: int, *, n_probs: int = 0, sampling: Sampling | None = None,
+        self,
+        query: Sequence[int],
+        n_predict: int,
+        *,
+        n_probs: int = 0,
+        sampling: Sampling | None = None,
         ignore_eos: bool = False,
-    ) -> Completion:  # fmt: skip
+    ) -> Completion:
         """Put the block into a slot, unless one holds it, and continue block and `query` (ids)
         there.
 
@@ -231,7 +254,7 @@ class ServerEngine(Engine):
 
     def __post_init__(self) -> None:
         path = self.server.model or models.resolve(self.model_name)
-        self.model_sha256 = filehash.file_sha256(path)
+        self.model_sha256 = filehash.model_sha256(path)
         self.model = llama.Model(path, vocab_only=True)
         props = self.server.client.props()
         self.build = str(props.get("build_info", ""))
@@ -254,10 +277,15 @@ class ServerEngine(Engine):
         options = self.server.options
         if options is not None:
             self.settings = llama.Settings(
-                n_ctx=self.n_ctx, n_ubatch=options.n_ubatch, n_threads=options.n_threads, flash_attn=options.flash_attn,
-                type_k=options.type_k, type_v=options.type_v, swa_full=options.swa_full,
+                n_ctx=self.n_ctx,
+                n_ubatch=options.n_ubatch,
+                n_threads=options.n_threads,
+                flash_attn=options.flash_attn,
+                type_k=options.type_k,
+                type_v=options.type_v,
+                swa_full=options.swa_full,
                 n_seq_max=n_slots if options.kv_unified else 1,
-            )  # fmt: skip
+            )
             self.gpu_layers = options.gpu_layers
         self.slots = Slots(self.server.slot_folder, n_slots)
 
@@ -516,7 +544,8 @@ class ServerEngine(Engine):
             and len(block.header.tokens) <= self.model.window
         ):
             raise ServerError(
-                "llama-server reuses no prompt that fits inside the window: it would evaluate the block again",
+                "llama-server reuses no prompt that fits inside the window: it would evaluate "
+                "the block again",
                 expected=f"more than {self.model.window} tokens",
                 got=len(block.header.tokens),
                 where=block.path,
@@ -578,7 +607,10 @@ class ServerEngine(Engine):
                 "--cache-ram: the server may have swapped the slot out between restore and request"
             )
         elif cache_n == 0 and self.model.window:
-            cause = "window layers: the server saw no position before the window (a slot file that is not laid out)"
+            cause = (
+                "window layers: the server saw no position before the window (a slot file "
+                "that is not laid out)"
+            )
         elif cache_n == 0:
             cause = "the slot was emptied between restore and request"
         else:
@@ -640,7 +672,8 @@ class ServerEngine(Engine):
             raise CertificateMismatch(
                 "the graft does not compute what the saving machine computed",
                 where=block.path,
-                hint="save the text again on this machine, or graft with --inexact and a label on the result",
+                hint="save the text again on this machine, or graft with --inexact and a label "
+                "on the result",
             )
 
     def verify_block(
@@ -688,9 +721,16 @@ class ServerEngine(Engine):
             rows.append(compare(len(query), steps, tested, live, one_shot))
             on_row(rows[-1])
         return Report(
-            block.block_id or "", header.title, len(ids), header.equals, LEVEL, rows,
-            [*map(str, grafted.differences), *self.inexact], float(np.median(fresh)), float(np.median(grafts)),
-        )  # fmt: skip
+            block.block_id or "",
+            header.title,
+            len(ids),
+            header.equals,
+            LEVEL,
+            rows,
+            [*map(str, grafted.differences), *self.inexact],
+            float(np.median(fresh)),
+            float(np.median(grafts)),
+        )
 
     def close(self) -> None:
         self.model.close()
@@ -707,10 +747,15 @@ def compare(
         return sum(a == b for a, b in zip(left, right, strict=False))
 
     return Row(
-        query_tokens, steps, tested.cache_n, tested.prompt_n,
-        same(tested.tokens, live.tokens), same(tested.logprobs, live.logprobs),
-        same(tested.tokens, one_shot.tokens), same(tested.logprobs, one_shot.logprobs),
-    )  # fmt: skip
+        query_tokens,
+        steps,
+        tested.cache_n,
+        tested.prompt_n,
+        same(tested.tokens, live.tokens),
+        same(tested.logprobs, live.logprobs),
+        same(tested.tokens, one_shot.tokens),
+        same(tested.logprobs, one_shot.logprobs),
+    )
 
 
 def digest(step: tuple[tuple[int, float], ...]) -> str:

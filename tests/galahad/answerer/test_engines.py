@@ -86,6 +86,53 @@ def test_reasoning_keeps_its_tags_and_stays_open_when_it_was_cut(
     assert ask(serve(lambda _: httpx.Response(200, json=reply))).text == text
 
 
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "ab"),
+        (
+            {"content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "7"}]},
+            "<think>hm</think>7",
+        ),
+        (
+            {
+                "content": [
+                    {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+                    {"type": "text", "text": "7"},
+                ]
+            },
+            "<think>hm</think>7",
+        ),
+        ({"content": "7", "reasoning": "hm"}, "<think>hm</think>7"),
+    ],
+)
+def test_content_in_parts_is_joined_and_thinking_is_reasoning(
+    message: dict[str, Any], text: str
+) -> None:
+    reply = {"choices": [{"message": message, "finish_reason": "stop"}]}
+    assert ask(serve(lambda _: httpx.Response(200, json=reply))).text == text
+
+
+@pytest.mark.parametrize("content", [3, {"text": "7"}, [3], [{"type": "image"}], [{"text": "7"}]])
+def test_content_that_is_neither_text_nor_parts_is_one_error(content: object) -> None:
+    reply = {"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}
+    with pytest.raises(ServerError, match="not a chat completion"):
+        ask(serve(lambda _: httpx.Response(200, json=reply)))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_a_server_on_this_machine_is_asked_directly(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:1")
+    direct = Server(f"http://{host}:1", model="m")
+    direct.prepare({})
+    assert direct._client._mounts == {}
+    far = Server("http://host.example:1", model="m")
+    far.prepare({})
+    assert far._client._mounts != {}
+
+
 def test_without_a_name_the_servers_first_model_is_asked() -> None:
     server = serve(
         lambda _: httpx.Response(200, json={"data": [{"id": "first"}, {"id": "second"}]}),

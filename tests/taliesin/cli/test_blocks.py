@@ -33,8 +33,11 @@ def taliesin(
         ]
         return subprocess.run(
             [sys.executable, "-m", "taliesin", *arguments, *options],
-            input=stdin, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     return run
 

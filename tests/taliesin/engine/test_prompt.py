@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -115,3 +117,73 @@ def test_a_template_cannot_reach_the_interpreter(
     monkeypatch.setattr(model, "chat_template", lambda: escape)
     with pytest.raises(ModelError, match="chat template fails"):
         prompt.frame(model)
+
+
+USER = "{{ messages[0]['content'] }}"
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{% for m in messages * 3 %}{% if loop.index == 2 %}{% break %}{% endif %}" + USER, "hé"),
+        (
+            "{% for m in messages * 3 %}{% if not loop.first %}{% continue %}{% endif %}" + USER,
+            "hé",
+        ),
+        ("{% for m in messages %}{% generation %}<{{ m.content }}>{% endgeneration %}", "<hé>"),
+        ("{% for m in messages %}{{ m.content|tojson(ensure_ascii=False) }}", '"hé"'),
+        ("{% for m in messages %}{{ m.content|tojson }}", '"hé"'),
+        ("{% for m in messages %}{{ m.content|tojson(ensure_ascii=True) }}", '"h\\u00e9"'),
+        (
+            "{% for m in messages %}{{ {'b': 1, 'a': m.role}|tojson(indent=None, "
+            "separators=(',', ':'), sort_keys=true) }}",
+            '{"a":"user","b":1}',
+        ),
+        (
+            "{% for m in messages %}{% if tools is not none %}{{ tools|length }}{% endif %}" + USER,
+            "hé",
+        ),
+        (
+            "{% for m in messages %}{% if documents is not none %}{{ documents[0].x }}{% endif %}"
+            + USER,
+            "hé",
+        ),
+    ],
+)
+def test_what_templates_of_models_use_is_rendered(
+    template: str, expected: str, model: llama.Model
+) -> None:
+    messages = [{"role": "user", "content": "hé"}]
+    assert prompt.render(template + "{% endfor %}", messages, model) == expected
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 1 // 0 }}",
+        "{{ absent|tojson }}",
+        "{{ messages[0]['content'] + 1 }}",
+        "{{ messages|length(3) }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% break %}",
+        "{% generation %}",
+        "{{ range(10 ** 9) }}",
+    ],
+)
+def test_whatever_a_template_raises_is_one_error(template: str, model: llama.Model) -> None:
+    with pytest.raises(ModelError, match="chat template fails"):
+        prompt.render(template, [{"role": "user", "content": "x"}], model)
+
+
+def test_a_template_is_given_local_time_as_llama_server_gives_it(
+    model: llama.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "XST-13:45")  # a zone that no place uses
+    time.tzset()
+    try:
+        shown = prompt.render("{{ strftime_now('%z %Y-%m-%d') }}", [], model)
+        assert shown == datetime.now().astimezone().strftime("%z %Y-%m-%d")
+        assert shown.startswith("+1345")
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -704,3 +704,59 @@ def test_a_process_that_fails_prints_one_json_line_on_stderr(shop: Shop) -> None
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (31, "")
     assert json.loads(done.stderr)["error"]["kind"] == "model"
+
+
+def split_model(folder: Path, seed: int, n_tensors: int = 2) -> list[Path]:
+    """The parts of a split GGUF, as llama.cpp's own tool writes them: the first without tensors."""
+    import gguf as writer
+    import numpy as np
+
+    folder.mkdir()
+    out = writer.GGUFWriter(folder / "m.gguf", "llama", split_max_tensors=1, small_first_shard=True)
+    for n in range(n_tensors):
+        weights = np.random.default_rng(seed).normal(size=(4, 4)).astype(np.float32)
+        out.add_tensor(f"x{n}", weights)
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+    return sorted(folder.iterdir())
+
+
+def test_two_models_that_share_their_first_part_are_two_models(tmp_path: Path) -> None:
+    one, other = split_model(tmp_path / "a", 1), split_model(tmp_path / "b", 2)
+    assert one[0].read_bytes() == other[0].read_bytes()
+    identity, another = (models.model_sha256(models.resolve(p[0])) for p in (one, other))
+    assert identity != another
+    lines = "".join(hashlib.sha256(p.read_bytes()).hexdigest() + "\n" for p in one)
+    assert identity == hashlib.sha256(lines.encode()).hexdigest()
+
+
+def test_a_model_in_one_file_keeps_the_files_hash(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf(1))
+    assert models.model_sha256(path) == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_later_part_and_a_missing_part_are_refused_by_name(tmp_path: Path) -> None:
+    first, second, third = split_model(tmp_path / "a", 1)
+    with pytest.raises(ModelError, match=first.name):
+        models.resolve(str(second))
+    third.unlink()
+    with pytest.raises(ModelError, match=third.name):
+        models.resolve(str(first))
+
+
+def test_a_projector_is_refused_by_name(tmp_path: Path) -> None:
+    import gguf as writer
+    import numpy as np
+
+    path = tmp_path / "mmproj.gguf"
+    out = writer.GGUFWriter(path, "clip")
+    out.add_tensor("x", np.zeros(4, np.float32))
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+    with pytest.raises(ModelError, match="projector"):
+        models.resolve(str(path))
