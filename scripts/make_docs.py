@@ -1,13 +1,16 @@
-"""Write docs/cli.md from the commands themselves: every `--help`, and the exit codes of the
-exception trees.
+"""Write what the code says of itself: docs/cli.md from every `--help` and the exit codes of the
+exception trees, and docs/schemas/ from the typed records (`taliesin.host.records`).
 
-python scripts/make_docs.py            write it
-python scripts/make_docs.py --check    exit 3 if the file differs (a test calls this)
+python scripts/make_docs.py            write them
+python scripts/make_docs.py --check    exit 3 if a file differs (a test calls this)
 """
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
+import pkgutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +20,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import typer
 
+import galahad
 import galahad.cli
 import galahad.errors
+import taliesin
 import taliesin.cli
 import taliesin.errors
+from taliesin.host.records import Record, schema
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "cli.md"
+DOCS = Path(__file__).parent.parent / "docs"
 WIDTH = 100
 
 OUTCOMES = [
@@ -97,15 +103,60 @@ def document() -> str:
     return "\n".join(lines) + "\n"
 
 
+def records() -> dict[str, type[Record]]:
+    """Every record that has a schema, by the schema's name."""
+    for package in (taliesin, galahad):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            # The one module that needs llama_cpp, and the two that run a command.
+            if module.name not in ("taliesin.engine.llama", f"{package.__name__}.__main__"):
+                importlib.import_module(module.name)
+
+    def below(kind: type[Record]) -> Iterator[type[Record]]:
+        for child in kind.__subclasses__():
+            yield child
+            yield from below(child)
+
+    found: dict[str, type[Record]] = {}
+    for kind in below(Record):
+        name = kind.__dict__.get("SCHEMA")
+        if name and found.setdefault(name, kind) is not kind:
+            raise ValueError(f"two records have the schema {name}: {found[name]} and {kind}")
+    return found
+
+
+def documents() -> dict[Path, str]:
+    """Path and text of every written document."""
+    schemas = {
+        DOCS / "schemas" / f"{name.replace('/', '.')}.json": json.dumps(schema(kind), indent=1)
+        + "\n"
+        for name, kind in records().items()
+    }
+    return {DOCS / "cli.md": document(), **schemas}
+
+
 def main() -> int:
-    text = document()
+    wanted = documents()
+    there = {DOCS / "cli.md", *(DOCS / "schemas").glob("*.json")}
+    stale = [
+        path
+        for path in sorted(there | set(wanted))
+        if path not in wanted
+        or not path.exists()
+        or path.read_text(encoding="utf-8") != wanted[path]
+    ]
     if "--check" in sys.argv:
-        current = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else ""
-        if current != text:
-            print("docs/cli.md is out of date: python scripts/make_docs.py", file=sys.stderr)
-            return 3
-        return 0
-    DOCUMENT.write_text(text, encoding="utf-8")
+        for path in stale:
+            print(
+                f"{path.relative_to(DOCS.parent)} is out of date: python scripts/make_docs.py",
+                file=sys.stderr,
+            )
+        return 3 if stale else 0
+    for path in stale:
+        if path in wanted:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(wanted[path], encoding="utf-8")
+        else:
+            path.unlink()
     return 0
 
 

@@ -1,0 +1,198 @@
+"""Records: JSON and YAML values as typed structs, with one error for a field that is not as the
+type says.
+
+    class Arm(Record):
+        SCHEMA = "galahad.arm/1"
+        name: str
+        seed: int = 0
+
+    arm = decode(raw, Arm, what="the arm", where=path)
+
+Promises: a field of another kind, one too many and one missing are each one error that names the
+field, what was expected, what came and the file; a key given twice, NaN and an infinity are
+refused; so is text that is not UTF-8. A `Record` that has a `SCHEMA` is written to docs/schemas/ by
+`scripts/make_docs.py`, so that every format has one definition.
+Deliberately does not know: any format. Rules between fields belong into `__post_init__` of the
+struct, as a ValueError whose text says what was expected.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from taliesin.errors import FormatError, ToolkitError
+
+T = TypeVar("T")
+
+# What msgspec says: "Expected `int`, got `str` - at `$.seed`", the place left out at the top.
+_PLACE = re.compile(r" - at `(?P<place>.*)`$", re.DOTALL)
+_EXPECTED = re.compile(r"Expected `(?P<expected>.*?)`(?:, got `(?P<got>.*?)`)?$", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(?P<field>.*)`$", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`$", re.DOTALL)
+_GOT_CHARS = 80
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A struct that is read from a file or a server. `SCHEMA` names its format and version, such as
+    "galahad.arm/1"; a part of another record has none.
+    """
+
+    SCHEMA: ClassVar[str] = ""
+
+
+def parse(
+    raw: bytes, *, what: str, where: object = None, error: type[ToolkitError] = FormatError
+) -> Any:
+    """The JSON value that `raw` encodes, as plain Python objects.
+
+    Raises:
+        error: not UTF-8, not JSON, a key twice, NaN or an infinity, a lone surrogate, nested too
+            deeply.
+    """
+    try:
+        text = raw.decode()
+        value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        if "\\u" in text:  # only an escape can bring a lone surrogate in
+            json.dumps(value, ensure_ascii=False).encode()
+    except ValueError as fault:
+        raise error(f"{what} is not valid JSON", got=str(fault), where=where) from fault
+    except RecursionError as fault:
+        raise error(f"{what} is nested too deeply", where=where) from fault
+    return value
+
+
+def convert(
+    value: Any,
+    kind: type[T],
+    *,
+    what: str,
+    where: object = None,
+    error: type[ToolkitError] = FormatError,
+    hint: str | None = None,
+) -> T:
+    """`value`, plain objects from JSON or YAML, as a `kind`.
+
+    Raises:
+        error: with the field's path, what was expected and what came.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as fault:
+        raise _explained(fault, value, what, where, error, hint) from fault
+
+
+def decode(
+    raw: bytes,
+    kind: type[T],
+    *,
+    what: str,
+    where: object = None,
+    error: type[ToolkitError] = FormatError,
+    hint: str | None = None,
+) -> T:
+    """The `kind` that the JSON of `raw` says. Raises as `parse` and `convert`."""
+    return convert(
+        parse(raw, what=what, where=where, error=error),
+        kind,
+        what=what,
+        where=where,
+        error=error,
+        hint=hint,
+    )
+
+
+def read(
+    path: Path,
+    kind: type[T],
+    *,
+    what: str,
+    error: type[ToolkitError] = FormatError,
+    hint: str | None = None,
+) -> T:
+    """The `kind` in the file at `path`. Raises as `decode`; OSError as it comes."""
+    return decode(path.read_bytes(), kind, what=what, where=path, error=error, hint=hint)
+
+
+def plain(record: Any) -> Any:
+    """A record as dicts, lists, strings and numbers, ready for JSON."""
+    return msgspec.to_builtins(record)
+
+
+def schema(kind: type[Record]) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a record."""
+    made = msgspec.json.schema(kind)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": kind.SCHEMA,
+        **made,
+    }
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice!r} is given twice")
+    return fields
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _explained(
+    fault: msgspec.ValidationError,
+    value: Any,
+    what: str,
+    where: object,
+    error: type[ToolkitError],
+    hint: str | None,
+) -> ToolkitError:
+    """msgspec's complaint in the toolkit's form: what it is about, expected, got, where."""
+    text = str(fault)
+    found = _PLACE.search(text)
+    place = found["place"].removeprefix("$").removeprefix(".") if found else ""
+    text = text[: found.start()] if found else text
+    if missing := _MISSING.match(text):
+        field = f"{place}.{missing['field']}".removeprefix(".")
+        return error(f"{what} has no field {field}", where=where, hint=hint)
+    if unknown := _UNKNOWN.match(text):
+        field = f"{place}.{unknown['field']}".removeprefix(".")
+        return error(
+            f"{what} has a field that its format does not have", got=field, where=where, hint=hint
+        )
+    about = f"field {place} of {what}" if place else what
+    kinds = _EXPECTED.match(text)
+    if kinds:
+        got = _at(value, place)
+        if got is None and kinds["got"] != "null":
+            got = kinds["got"]
+        expected: object = kinds["expected"].replace("`", "")
+    else:  # a rule of the struct's own, or a bound
+        got, expected = _at(value, place), text.replace("`", "")
+    shown = json.dumps(got, ensure_ascii=False, default=str)
+    if len(shown) > _GOT_CHARS:
+        shown = shown[: _GOT_CHARS - 1] + "…"
+    return error(
+        f"{about} is not as its format says",
+        expected=expected,
+        got=shown,
+        where=where,
+        hint=hint,
+    )
+
+
+def _at(value: Any, place: str) -> Any:
+    """What stands at a path of msgspec's such as `a.b[2].c`; None if it cannot be followed."""
+    for key, index in re.findall(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]", place):
+        try:
+            value = value[int(index)] if index else value[key]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return None
+    return value
