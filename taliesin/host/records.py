@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import msgspec
 
@@ -37,6 +37,8 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`$", re.DOTA
 _GOT_CHARS = 80
 
 
+# For the type checker: a record's own records are frozen and keyword-only too.
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A struct that is read from a file or a server. `SCHEMA` names its format and version, such as
     "galahad.arm/1"; a part of another record has none.
