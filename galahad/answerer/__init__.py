@@ -1,1 +1,1 @@
-"""One door to a model."""
+"""One door to a model: `answerer.Answerer`, in this process (`embedded`) or a server (`openai`)."""

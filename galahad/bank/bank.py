@@ -36,10 +36,10 @@ from galahad.measure.canonical import sha256_of
 from galahad.problems.problem import GOLDS, Problem, text_sha256
 from galahad.responses import program as programs
 from taliesin.errors import StoreDamaged, StoreFull, ToolkitError
-from taliesin.host import clock, durable
+from taliesin.host import clock, durable, records
 
 if TYPE_CHECKING:
-    from galahad.answerer.reader import Reader, SavedBlock
+    from galahad.answerer.answerer import BlockAnswerer, SavedBlock
     from taliesin.ask.router import Router
     from taliesin.store.library import Library
 
@@ -346,9 +346,14 @@ class Bank:
     # -- changing ----------------------------------------------------------------------------------
 
     def add(
-        self, entry: Entry, reader: Reader | None, need: Need, *, replace_existing: bool = False
+        self,
+        entry: Entry,
+        answerer: BlockAnswerer | None,
+        need: Need,
+        *,
+        replace_existing: bool = False,
     ) -> Entry:
-        """Store the entry with the reader's block; the same solution for another model only adds
+        """Store the entry with the answerer's block; the same solution for another model only adds
         its block.
 
         Raises:
@@ -374,11 +379,11 @@ class Bank:
                     )
                 elif there.id != entry.id and there.sha256 == entry.sha256:
                     raise BankError(f"the bank holds this problem as {there.id}", got=entry.id)
-            if reader is not None:
-                saved = self._save(entry, reader)
+            if answerer is not None:
+                saved = self._save(entry, answerer)
                 entry = replace(
                     entry,
-                    blocks={**entry.blocks, saved.model_sha256: saved._asdict()},
+                    blocks={**entry.blocks, saved.model_sha256: records.plain(saved)},
                     need={**entry.need, saved.model_sha256: need._asdict()},
                 )
             self._put(entry)
@@ -455,23 +460,23 @@ class Bank:
                 self.library.remove(name)
         return len(names)
 
-    def save_merged(self, reader: Reader) -> SavedBlock:
+    def save_merged(self, answerer: BlockAnswerer) -> SavedBlock:
         """One block with all entries of that model in order of id, for the ablation; made anew each
         time.
         """
         texts = [entry.document() for entry in self.entries()]
         if not texts:
             raise BankError("the bank is empty", where=self.path)
-        return reader.save(
+        return answerer.save(
             self.library,
-            f"{_MERGED}@{reader.model_sha256[:12]}",
+            f"{_MERGED}@{answerer.model_sha256[:12]}",
             "\n\n---\n\n".join(texts),
             _MERGED,
         )
 
-    def _save(self, entry: Entry, reader: Reader) -> SavedBlock:
-        return reader.save(
-            self.library, f"{entry.id}@{reader.model_sha256[:12]}", entry.document(), entry.id
+    def _save(self, entry: Entry, answerer: BlockAnswerer) -> SavedBlock:
+        return answerer.save(
+            self.library, f"{entry.id}@{answerer.model_sha256[:12]}", entry.document(), entry.id
         )
 
     def _put(self, entry: Entry) -> None:
@@ -493,14 +498,16 @@ class Bank:
     # -- trust -------------------------------------------------------------------------------------
 
     def check(
-        self, verify: Verify | None = sandbox.verify, reader: Reader | None = None
+        self, verify: Verify | None = sandbox.verify, answerer: BlockAnswerer | None = None
     ) -> list[Trouble]:
         """Everything that is not as it must be: entries, programs (run again by `verify`), blocks
-        (hashed, and with `reader` their certificates computed again where they are of its
+        (hashed, and with `answerer` their certificates computed again where they are of its
         model)."""
-        return [*self._check_entries(verify, reader), *self._check_library()]
+        return [*self._check_entries(verify, answerer), *self._check_library()]
 
-    def _check_entries(self, verify: Verify | None, reader: Reader | None) -> Iterator[Trouble]:
+    def _check_entries(
+        self, verify: Verify | None, answerer: BlockAnswerer | None
+    ) -> Iterator[Trouble]:
         for id_ in self.ids():
             try:
                 entry = self.get(id_)
@@ -517,10 +524,10 @@ class Bank:
             if not entry.blocks:
                 yield Trouble(id_, "block", "it has none")
             for block in entry.blocks.values():
-                yield from self._check_block(entry, block, reader)
+                yield from self._check_block(entry, block, answerer)
 
     def _check_block(
-        self, entry: Entry, block: Mapping[str, Any], reader: Reader | None
+        self, entry: Entry, block: Mapping[str, Any], answerer: BlockAnswerer | None
     ) -> Iterator[Trouble]:
         name = str(block["name"])
         try:
@@ -530,8 +537,8 @@ class Bank:
                 if opened.header.text != entry.document():
                     yield Trouble(name, "block", "it does not hold what the entry says")
                 opened.verify()
-                if reader is not None and block["model_sha256"] == reader.model_sha256:
-                    reader.certify(opened)
+                if answerer is not None and block["model_sha256"] == answerer.model_sha256:
+                    answerer.certify(opened)
         except ToolkitError as error:
             yield Trouble(name, "block", f"{error.kind}: {error.message}")
 

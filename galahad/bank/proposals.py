@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from galahad.answerer.reader import Reader
+from galahad.answerer.answerer import Answerer
 from galahad.bank import recall
 from galahad.bank.bank import Need
 from galahad.problems.problem import Problem
@@ -95,8 +95,8 @@ def is_of_model(run: Run, model_sha256: str) -> bool:
     return bool(run.header["engine"].get("model_sha256") == model_sha256)
 
 
-def measure(problem: Problem, reader: Reader, *, max_tokens: int) -> Need:
+def measure(problem: Problem, answerer: Answerer, *, max_tokens: int) -> Need:
     """Ask the model once, greedily: right is solved, anything else failed."""
-    [row] = recall.best_of([problem], reader, 1, max_tokens=max_tokens, temperature=0.0, seed=0)
+    [row] = recall.best_of([problem], answerer, 1, max_tokens=max_tokens, temperature=0.0, seed=0)
     text = f"one greedy chain of thought of at most {max_tokens} tokens"
     return Need("solved" if row.grade == "right" else "failed", f"{text}, answer {row.answer}")

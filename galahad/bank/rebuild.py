@@ -31,7 +31,7 @@ from taliesin.models import resolve as models
 from taliesin.prove import rebuild as blocks
 
 if TYPE_CHECKING:
-    from galahad.answerer.reader import Reader
+    from galahad.answerer.answerer import BlockAnswerer
 
 Status = Literal["verified", "set-aside", "left", "failed"]
 
@@ -92,14 +92,14 @@ class Rebuilder:
     """Verifies and rebuilds one bank.
 
     Args:
-        open_reader: the engine of a model file, for blocks that are missing.
+        open_answerer: the answerer of a model file, for blocks that are missing.
         model: a catalogue name or a GGUF file, for blocks whose model is not in the catalogue.
         allow_weak: run programs also in a weaker sandbox than the one that verified them, and where
         only resource limits hold them.
     """
 
     bank: Bank
-    open_reader: Callable[[str], Reader]
+    open_answerer: Callable[[str], BlockAnswerer]
     model: str | None = None
     allow_weak: bool = False
     verify: Verify | None = None
@@ -301,15 +301,15 @@ class Rebuilder:
             for _, name, reason in missing:
                 done(blocks.Outcome((name,), "", "", "left", f"{reason}; {why}", 0, 0.0))
             return 0
-        reader: Reader | None = None
+        answerer: BlockAnswerer | None = None
         waiting = list(missing)
         try:
             while waiting and (max_seconds is None or time.monotonic() - started < max_seconds):
                 entry, name, reason = waiting.pop(0)
-                reader = reader or self.open_reader(str(path))
+                answerer = answerer or self.open_answerer(str(path))
                 try:
                     need = entry.need.get(sha256, {"solved": "not-measured", "by": "nobody"})
-                    self.bank.add(entry, reader, Need(need["solved"], need["by"]))  # type: ignore[arg-type]
+                    self.bank.add(entry, answerer, Need(need["solved"], need["by"]))  # type: ignore[arg-type]
                 except (StoreFull, StoreLocked, EngineUnavailable):
                     raise
                 except ToolkitError as error:
@@ -322,8 +322,8 @@ class Rebuilder:
                     self._anew[name] = reason
                     present.append(name)
         finally:
-            if reader is not None:
-                reader.close()
+            if answerer is not None:
+                answerer.close()
         return len(waiting)
 
     def _follow(self, outcome: blocks.Outcome) -> blocks.Outcome:

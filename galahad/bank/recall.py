@@ -10,18 +10,27 @@
   is kept beside it.
 
 Recall reads an answer that stands in the block: it measures whether the block holds what was put
-there and is found, not whether the model can solve anything. `galahad.bank.bank.transfer` measures
+there and is found, not whether the model can solve anything. `galahad.bank.transfer` measures
 that. The gold only grades.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from galahad.answerer.engines import Completion
-from galahad.answerer.reader import Reader
+from galahad.answerer.answerer import (
+    Answerer,
+    BlockAnswerer,
+    BlockPrefix,
+    Completion,
+    Request,
+    Sampling,
+    in_order,
+    one,
+)
 from galahad.bank.bank import Bank
 from galahad.measure.arm import Row
 from galahad.problems.problem import GOLDS, Problem
@@ -50,7 +59,7 @@ DIRECT = "{problem}\n\nReply with the integer only."
 def routed(
     problems: Sequence[Problem],
     bank: Bank,
-    reader: Reader,
+    answerer: BlockAnswerer,
     router: Router,
     *,
     threshold: float,
@@ -71,71 +80,80 @@ def routed(
             "route_seconds": route.seconds,
         }
         if route.block is None:
-            yield _row(problem, None, "abstained", None, None, started, detail)
+            yield _row(problem, started, cause="abstained", detail=detail)
             continue
         entry = bank.get(route.block.name)
         question = QUOTED.format(problem=problem.problem) if quote else QUESTION
-        made = reader.ask(
-            bank.library,
-            entry.block(reader.model_sha256),
-            question,
-            max_tokens=MAX_DIGIT_TOKENS,
-            grammar=DIGITS,
-            opening=OPENING,
-        )
+        block = BlockPrefix(bank.library, entry.block(answerer.model_sha256))
+        completion = one(answerer, _read_back(block, question))
         cause = "answer" if entry.sha256 == problem.sha256 else "wrong-block"
-        yield _row(problem, _digits(made.text), cause, entry.id, made, started, detail)
+        yield _row(
+            problem,
+            started,
+            answer=_digits(completion.text),
+            cause=cause,
+            block=entry.id,
+            costs=[completion],
+            detail=detail,
+        )
 
 
-def merged(problems: Sequence[Problem], bank: Bank, reader: Reader) -> Iterator[Row]:
+def merged(problems: Sequence[Problem], bank: Bank, answerer: BlockAnswerer) -> Iterator[Row]:
     """The first row waits for the prefix of all entries to be prefilled and saved; its time is not
     in any row.
     """
-    saved = bank.save_merged(reader)
+    saved = bank.save_merged(answerer)
     by_answer = {entry.answer: entry.id for entry in bank.entries()}
     for problem in problems:
         started = time.perf_counter()
-        made = reader.ask(
-            bank.library,
-            saved.name,
-            QUOTED.format(problem=problem.problem),
-            max_tokens=MAX_DIGIT_TOKENS,
-            grammar=DIGITS,
-            opening=OPENING,
-        )
-        answer = _digits(made.text)
+        question = QUOTED.format(problem=problem.problem)
+        completion = one(answerer, _read_back(BlockPrefix(bank.library, saved.name), question))
+        answer = _digits(completion.text)
         others = answer is not None and answer != problem.answer and answer in by_answer
         detail = {
             "n_merged_tokens": saved.n_tokens,
             "answer_of": by_answer.get(answer) if answer is not None else None,
         }
         cause = "another-problems-answer" if others else "answer"
-        yield _row(problem, answer, cause, "merged", made, started, detail)
+        yield _row(
+            problem,
+            started,
+            answer=answer,
+            cause=cause,
+            block="merged",
+            costs=[completion],
+            detail=detail,
+        )
 
 
-def direct(problems: Sequence[Problem], reader: Reader) -> Iterator[Row]:
+def direct(problems: Sequence[Problem], answerer: Answerer) -> Iterator[Row]:
     for problem in problems:
         started = time.perf_counter()
-        question = DIRECT.format(problem=problem.problem)
-        made = reader.ask(None, None, question, max_tokens=MAX_DIGIT_TOKENS, grammar=DIGITS)
-        yield _row(problem, _digits(made.text), "answer", None, made, started, {})
+        request = Request(
+            question=DIRECT.format(problem=problem.problem),
+            max_tokens=MAX_DIGIT_TOKENS,
+            sampling=Sampling(grammar=DIGITS),
+        )
+        completion = one(answerer, request)
+        answer = _digits(completion.text)
+        yield _row(problem, started, answer=answer, cause="answer", costs=[completion])
 
 
 def card(
-    problems: Sequence[Problem], reader: Reader, text: str, *, max_tokens: int
+    problems: Sequence[Problem], answerer: Answerer, text: str, *, max_tokens: int
 ) -> Iterator[Row]:
     """`text` is the method card."""
     for problem in problems:
         started = time.perf_counter()
         question = f"{text.strip()}\n\nProblem:\n{problem.problem}"
-        made = reader.ask(None, None, question, max_tokens=max_tokens)
-        answer, cause = _stated(made)
-        yield _row(problem, answer, cause, None, made, started, {})
+        completion = one(answerer, Request(question=question, max_tokens=max_tokens))
+        answer, cause = _stated(completion)
+        yield _row(problem, started, answer=answer, cause=cause, costs=[completion])
 
 
 def best_of(
     problems: Sequence[Problem],
-    reader: Reader,
+    answerer: Answerer,
     k: int,
     *,
     max_tokens: int,
@@ -145,38 +163,52 @@ def best_of(
     """`max_tokens` bounds one chain of thought."""
     for problem in problems:
         started = time.perf_counter()
-        made, stated = [], []
-        for attempt in range(k):
-            one = reader.ask(
-                None,
-                None,
-                f"{solver.PREFIXES['thought']}\n\n{problem.problem}",
+        requests = [
+            Request(
+                question=f"{solver.PREFIXES['thought']}\n\n{problem.problem}",
                 max_tokens=max_tokens,
-                temperature=temperature,
-                seed=solver.pass_seed(seed, problem.sha256, attempt, "thought"),
+                sampling=Sampling(
+                    temperature=temperature,
+                    seed=solver.pass_seed(seed, problem.sha256, attempt, "thought"),
+                ),
             )
-            made.append(one)
-            stated.append(_stated(one))
+            for attempt in range(k)
+        ]
+        completions = in_order(answerer, requests)
+        stated = [_stated(completion) for completion in completions]
         vote = answers.vote(answer for answer, _ in stated)
         detail = {
             "any_right": any(answer == problem.answer for answer, _ in stated),
             "vote": vote.outcome,
             "attempts": [
-                {"answer": answer, "cause": cause, "n_out": one.n_out, "finish": one.finish}
-                for (answer, cause), one in zip(stated, made, strict=True)
+                {
+                    "answer": answer,
+                    "cause": cause,
+                    "n_out": completion.n_out,
+                    "finish": completion.finish,
+                }
+                for (answer, cause), completion in zip(stated, completions, strict=True)
             ],
         }
-        total = Completion(
-            "",
-            "stop",
-            sum(one.n_reused for one in made),
-            sum(one.n_prefilled for one in made),
-            sum(one.n_out for one in made),
-            sum(one.reuse_seconds for one in made),
-            sum(one.prefill_seconds for one in made),
-            sum(one.decode_seconds for one in made),
+        yield _row(
+            problem,
+            started,
+            answer=vote.value,
+            cause=vote.outcome,
+            costs=completions,
+            detail=detail,
         )
-        yield _row(problem, vote.value, vote.outcome, None, total, started, detail, k)
+
+
+def _read_back(block: BlockPrefix, question: str) -> Request:
+    """An answer of at most three digits, as the line in the block that it is read from."""
+    return Request(
+        prefix=block,
+        question=question,
+        max_tokens=MAX_DIGIT_TOKENS,
+        sampling=Sampling(grammar=DIGITS),
+        opening=OPENING,
+    )
 
 
 def _digits(text: str) -> int | None:
@@ -184,59 +216,42 @@ def _digits(text: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() else None
 
 
-def _stated(made: Completion) -> tuple[int | None, str]:
+def _stated(completion: Completion) -> tuple[int | None, str]:
     """The integer that a text commits itself to, in 0..999, and the cause where there is none."""
-    found = answers.resolve(answers.extract(made.text))
+    found = answers.resolve(answers.extract(completion.text))
     if found.value is None:
-        return None, "cut-off" if made.finish == "length" else found.reason
+        return None, "cut-off" if completion.finish == "length" else found.reason
     return (found.value, "answer") if found.value in GOLDS else (None, "out-of-range")
 
 
 def _row(
     problem: Problem,
-    answer: int | None,
-    cause: str,
-    block: str | None,
-    made: Completion | None,
     started: float,
-    detail: dict[str, Any],
-    n_attempts: int = 1,
+    *,
+    cause: str,
+    answer: int | None = None,
+    block: str | None = None,
+    costs: Sequence[Completion] = (),
+    detail: Mapping[str, Any] = MappingProxyType({}),
 ) -> Row:
+    """The graded row of a problem; tokens and seconds are sums over the completions in `costs`."""
     seconds = time.perf_counter() - started
-    told = grade(answer, problem.answer)
-    if made is None:
-        return Row(
-            problem.id,
-            problem.sha256,
-            problem.answer,
-            answer,
-            told,
-            cause,
-            block,
-            0,
-            0,
-            0,
-            0,
-            seconds,
-            detail,
-        )
+    phases = {
+        name: sum(getattr(completion, name) for completion in costs)
+        for name in ("reuse_seconds", "prefill_seconds", "decode_seconds")
+    }
     return Row(
-        problem.id,
-        problem.sha256,
-        problem.answer,
-        answer,
-        told,
-        cause,
-        block,
-        n_attempts,
-        made.n_reused,
-        made.n_prefilled,
-        made.n_out,
-        seconds,
-        {
-            **detail,
-            "reuse_seconds": made.reuse_seconds,
-            "prefill_seconds": made.prefill_seconds,
-            "decode_seconds": made.decode_seconds,
-        },
+        id=problem.id,
+        sha256=problem.sha256,
+        gold=problem.answer,
+        answer=answer,
+        grade=grade(answer, problem.answer),
+        cause=cause,
+        block=block,
+        n_attempts=len(costs),
+        n_reused=sum(completion.n_reused for completion in costs),
+        n_prefilled=sum(completion.n_prefilled for completion in costs),
+        n_out=sum(completion.n_out for completion in costs),
+        seconds=seconds,
+        detail={**detail, **(phases if costs else {})},
     )

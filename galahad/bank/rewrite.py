@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from galahad import sandbox
-from galahad.answerer.reader import Reader
+from galahad.answerer.answerer import Answerer, Request, one
 from galahad.bank.bank import Entry, Verify
 from galahad.responses import program as programs
 
@@ -42,29 +42,32 @@ class Rewrite(NamedTuple):
 
 
 def rewrite(
-    entry: Entry, reader: Reader, *, max_tokens: int = 900, verify: Verify = sandbox.verify
+    entry: Entry, answerer: Answerer, *, max_tokens: int = 900, verify: Verify = sandbox.verify
 ) -> Rewrite:
     """Ask the model for a `solve(param=...)` form of the entry's program, and try it."""
-    made = reader.ask(
-        None,
-        None,
-        _QUESTION.format(
+    request = Request(
+        question=_QUESTION.format(
             problem=entry.problem,
             program=entry.program.strip(),
-            findings="\n".join(f"- {f}" for f in entry.findings),
+            findings="\n".join(f"- {finding}" for finding in entry.findings),
         ),
         max_tokens=max_tokens,
         opening="```python\n",
         end="\n```",
     )
-    found = programs.extract(made.text)
+    completion = one(answerer, request)
+    found = programs.extract(completion.text)
     if found.source is None:
-        return Rewrite(None, found.reason, made.n_out)
+        return Rewrite(None, found.reason, completion.n_out)
     source = programs.complete(found.source)
     check = programs.check(source, entry.problem)
     if not check.parametric:
-        return Rewrite(None, "still not parametric: " + "; ".join(check.explain()), made.n_out)
+        return Rewrite(
+            None, "still not parametric: " + "; ".join(check.explain()), completion.n_out
+        )
     verdict = verify(source, entry.answer)
     if verdict.verdict != "verified":
-        return Rewrite(None, f"{verdict.verdict}, {verdict.cause}: {verdict.detail}", made.n_out)
-    return Rewrite(source, "same answer, nothing baked in", made.n_out)
+        return Rewrite(
+            None, f"{verdict.verdict}, {verdict.cause}: {verdict.detail}", completion.n_out
+        )
+    return Rewrite(source, "same answer, nothing baked in", completion.n_out)

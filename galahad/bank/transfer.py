@@ -20,7 +20,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from galahad import sandbox
-from galahad.answerer.reader import Reader
+from galahad.answerer.answerer import (
+    BlockAnswerer,
+    BlockPrefix,
+    Completion,
+    Request,
+    Sampling,
+    one,
+)
 from galahad.bank.bank import Bank, Entry
 from galahad.measure.arm import Row
 from galahad.measure.canonical import sha256_of
@@ -86,7 +93,7 @@ def by_arguments(entry: Entry) -> bool:
 def transfer(
     variants: Sequence[Variant],
     bank: Bank,
-    reader: Reader,
+    answerer: BlockAnswerer,
     router: Router,
     *,
     threshold: float,
@@ -111,47 +118,20 @@ def transfer(
             "expected": dict(variant.values),
         }
         if route.block is None:
-            yield Row(
-                problem.id,
-                problem.sha256,
-                problem.answer,
-                None,
-                "none",
-                "no-block",
-                None,
-                0,
-                0,
-                0,
-                0,
-                time.perf_counter() - started,
-                detail,
-            )
+            yield _row(variant, started, cause="no-block", detail=detail)
             continue
         entry = bank.get(route.block.name)
         way = adapt if adapt != "auto" else ("arguments" if by_arguments(entry) else "program")
-        if way == "arguments":
-            made = reader.ask(
-                bank.library,
-                entry.block(reader.model_sha256),
-                ARGUMENTS.format(problem=problem.problem),
-                max_tokens=MAX_ARGUMENT_TOKENS,
-                grammar=grammar(programs.parameters(entry.program)),
-            )
-            adapted = adapted_by_call(entry.program, made.text)
-        else:
-            made = reader.ask(
-                bank.library,
-                entry.block(reader.model_sha256),
-                PROGRAM.format(problem=problem.problem),
-                max_tokens=max_tokens,
-                opening="```python\n",
-                end="\n```",
-            )
-            adapted = adapted_program(made.text)
+        block = BlockPrefix(bank.library, entry.block(answerer.model_sha256))
+        completion = one(answerer, _request(entry, block, problem.problem, way, max_tokens))
+        adapted = (
+            adapted_by_call(entry.program, completion.text)
+            if way == "arguments"
+            else adapted_program(completion.text)
+        )
         verdict = judge(adapted.source) if adapted.source is not None else None
         answer = verdict.answer if verdict is not None and verdict.verdict == "verified" else None
-        told = grade(answer, problem.answer)
-        cause = "answer" if told == "right" else classify(entry, variant, adapted, verdict)
+        right = grade(answer, problem.answer) == "right"
         detail |= {
             "adapt": way,
             "parametric": entry.parametric,
@@ -160,26 +140,72 @@ def transfer(
             "verdict": verdict.verdict if verdict is not None else None,
             "verdict_cause": verdict.cause if verdict is not None else None,
             "sandbox_level": verdict.execution.level if verdict is not None else None,
-            "finish": made.finish,
-            "reuse_seconds": made.reuse_seconds,
-            "prefill_seconds": made.prefill_seconds,
-            "decode_seconds": made.decode_seconds,
+            "finish": completion.finish,
+            "reuse_seconds": completion.reuse_seconds,
+            "prefill_seconds": completion.prefill_seconds,
+            "decode_seconds": completion.decode_seconds,
         }
-        yield Row(
-            problem.id,
-            problem.sha256,
-            problem.answer,
-            answer,
-            told,
-            cause,
-            entry.id,
-            1,
-            made.n_reused,
-            made.n_prefilled,
-            made.n_out,
-            time.perf_counter() - started,
-            detail,
+        yield _row(
+            variant,
+            started,
+            cause="answer" if right else classify(entry, variant, adapted, verdict),
+            answer=answer,
+            block=entry.id,
+            cost=completion,
+            detail=detail,
         )
+
+
+def _request(
+    entry: Entry, block: BlockPrefix, problem: str, way: Adapt, max_tokens: int
+) -> Request:
+    """What the model is asked: one call under a grammar, or the whole program.
+
+    Raises:
+        UsageError: "arguments", and the program has no parameters that a grammar can name.
+    """
+    if way == "arguments":
+        sampling = Sampling(grammar=grammar(programs.parameters(entry.program)))
+        question = ARGUMENTS.format(problem=problem)
+        return Request(
+            prefix=block, question=question, max_tokens=MAX_ARGUMENT_TOKENS, sampling=sampling
+        )
+    return Request(
+        prefix=block,
+        question=PROGRAM.format(problem=problem),
+        max_tokens=max_tokens,
+        opening="```python\n",
+        end="\n```",
+    )
+
+
+def _row(
+    variant: Variant,
+    started: float,
+    *,
+    cause: str,
+    detail: Mapping[str, Any],
+    answer: int | None = None,
+    block: str | None = None,
+    cost: Completion | None = None,
+) -> Row:
+    """The graded row of a variant; without a `cost` nothing was asked."""
+    problem = variant.problem
+    return Row(
+        id=problem.id,
+        sha256=problem.sha256,
+        gold=problem.answer,
+        answer=answer,
+        grade=grade(answer, problem.answer),
+        cause=cause,
+        block=block,
+        n_attempts=0 if cost is None else 1,
+        n_reused=0 if cost is None else cost.n_reused,
+        n_prefilled=0 if cost is None else cost.n_prefilled,
+        n_out=0 if cost is None else cost.n_out,
+        seconds=time.perf_counter() - started,
+        detail=detail,
+    )
 
 
 def adapted_by_call(program: str, text: str) -> Adapted:

@@ -19,7 +19,7 @@ from taliesin.host import console
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from galahad.answerer.reader import Reader
+    from galahad.answerer.answerer import BlockAnswerer
     from galahad.bank.bank import Bank, Entry, Need
     from galahad.bank.proposals import Proposal
     from galahad.problems.problem import Problem
@@ -207,7 +207,7 @@ def _verifier(allow_weak: bool) -> Callable[[str, int], Any]:
 
 
 def _need(
-    problem: Problem, runs: Sequence[Run], reader: Reader, tokens: int, *, needed: bool
+    problem: Problem, runs: Sequence[Run], reader: BlockAnswerer, tokens: int, *, needed: bool
 ) -> Need:
     from galahad.bank import proposals as sources
     from galahad.bank.bank import Need
@@ -227,7 +227,7 @@ def _admit(
     problem: Problem,
     propose: Callable[[Problem], Proposal | None],
     need: Need,
-    reader: Reader,
+    reader: BlockAnswerer,
     verify: Callable[[str, int], Any],
     *,
     force: bool,

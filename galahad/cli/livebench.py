@@ -17,7 +17,7 @@ from taliesin.errors import EXIT_PARTIAL, UsageError
 from taliesin.host import console
 
 if TYPE_CHECKING:
-    from galahad.answerer.reader import Reader
+    from galahad.answerer.answerer import BlockAnswerer
     from galahad.livebench.rules import Question
 
 commands = typer.Typer()
@@ -151,7 +151,7 @@ def livebench(
 def _asked(
     plan: dict[str, list[Question]],
     examples: list[Question],
-    reader: Reader,
+    reader: BlockAnswerer,
     settings: dict[str, Any],
     out: Path | None,
     max_seconds: float | None,

@@ -16,7 +16,7 @@ from taliesin.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from galahad.answerer.reader import GraftReader
+    from galahad.answerer.answerer import BlockAnswerer
     from galahad.problems.problem import Problem
 
 BankPath = Annotated[
@@ -40,12 +40,16 @@ Threshold = Annotated[
 ]
 
 
-def open_reader(model: str | None, threads: int | None, gpu_layers: int) -> GraftReader:
+def open_reader(model: str | None, threads: int | None, gpu_layers: int) -> BlockAnswerer:
     """The embedded engine for a bank's blocks."""
-    from galahad.answerer.reader import GraftReader
+    from galahad.answerer.embedded import Embedded
     from taliesin.models import resolve as models
 
-    return GraftReader(model or models.DEFAULT, default_settings(threads, None), gpu_layers)
+    return Embedded(
+        model=model or models.DEFAULT,
+        settings=default_settings(threads, None),
+        gpu_layers=gpu_layers,
+    )
 
 
 def chosen(problems: Sequence[Problem], ids: Sequence[str] | None, where: object) -> list[Problem]:

@@ -20,7 +20,7 @@ from taliesin.host import console, durable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from galahad.answerer.reader import Reader
+    from galahad.answerer.answerer import BlockAnswerer
     from galahad.bank.bank import Bank
     from galahad.measure.arm import Arm, Row
     from galahad.problems.problem import Problem
@@ -141,7 +141,7 @@ def recall(
 def _arm(
     wanted: Sequence[Problem],
     store: Bank | None,
-    reader: Reader,
+    reader: BlockAnswerer,
     settings: dict[str, Any],
     *,
     merged: bool,
@@ -189,7 +189,7 @@ def _arm(
 
 
 def _follow(
-    kind: str, reader: Reader, settings: dict[str, Any], rows: Iterable[Row], total: int
+    kind: str, reader: BlockAnswerer, settings: dict[str, Any], rows: Iterable[Row], total: int
 ) -> Arm:
     """Run an arm under the energy counter, with a line a problem."""
     from galahad.measure import energy

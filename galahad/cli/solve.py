@@ -17,7 +17,7 @@ from taliesin.host import console
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from galahad.answerer.engines import Engine
+    from galahad.answerer.answerer import Answerer
     from galahad.problems.problem import Problem
     from galahad.solve.log import RunLog
     from galahad.solve.run import Progress, Stop
@@ -173,20 +173,26 @@ def _engine(
     threads: int,
     ctx: int,
     gpu_layers: int,
-) -> Engine:
-    from galahad.answerer import engines
+) -> Answerer:
+    from galahad.answerer.embedded import Embedded
+    from galahad.answerer.openai import Server
     from galahad.solve import log as runlog
+    from taliesin.engine.llama import Settings
     from taliesin.models import resolve as models
 
     if url is not None:
-        return engines.Server(url, model, os.environ.get("OPENAI_API_KEY"))
-    return engines.Embedded(
-        model or models.DEFAULT, out / runlog.PREFIXES, graft, threads, ctx, gpu_layers
+        return Server(url, model, os.environ.get("OPENAI_API_KEY"))
+    return Embedded(
+        model=model or models.DEFAULT,
+        settings=Settings(n_threads=threads),
+        gpu_layers=gpu_layers,
+        n_ctx=ctx,
+        prefixes=out / runlog.PREFIXES if graft else None,
     )
 
 
 def _follow(
-    log: RunLog, chosen: Sequence[Problem], engine: Engine, settings: Settings, stop: Stop
+    log: RunLog, chosen: Sequence[Problem], engine: Answerer, settings: Settings, stop: Stop
 ) -> bool:
     """Run with a progress line on a terminal, a line an attempt elsewhere."""
     from galahad.solve import run

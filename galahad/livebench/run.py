@@ -25,6 +25,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from galahad.answerer.answerer import BlockPrefix, Request, one
 from galahad.errors import SuiteError
 from galahad.livebench.rules import RULES, Question
 from galahad.measure.canonical import sha256_of
@@ -33,7 +34,7 @@ from galahad.problems.problem import text_sha256
 from taliesin.errors import UsageError
 
 if TYPE_CHECKING:
-    from galahad.answerer.reader import Reader
+    from galahad.answerer.answerer import BlockAnswerer
     from taliesin.store.library import Library
 
 SCHEMA = "galahad.livebench/2"
@@ -221,7 +222,7 @@ def sample(questions: Sequence[Question], n: int, seed: int) -> list[Question]:
 
 
 def ask(
-    reader: Reader,
+    reader: BlockAnswerer,
     library: Library,
     examples: Sequence[Question],
     questions: Sequence[Question],
@@ -252,10 +253,13 @@ def ask(
 
 
 def _said(
-    reader: Reader, library: Library, block: str, question: Question, max_tokens: int
+    reader: BlockAnswerer, library: Library, block: str, question: Question, max_tokens: int
 ) -> Said:
     started = time.monotonic()
-    done = reader.ask(library, block, question.text, max_tokens=max_tokens)
+    request = Request(
+        prefix=BlockPrefix(library, block), question=question.text, max_tokens=max_tokens
+    )
+    done = one(reader, request)
     cut = done.finish == "length"
     rule = RULES[question.task]
     right, score = rule.asked(done.text, question.gold, cut), rule.published(done.text, question)

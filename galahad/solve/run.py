@@ -1,4 +1,4 @@
-"""A run: every problem of a suite, K attempts each, by one engine, into one log.
+"""A run: every problem of a suite, K attempts each, by one answerer, into one log.
 
 Attempts come in rounds: all problems once, then all a second time, so that a run that is stopped
 early has the same number of attempts at (almost) every problem. This module meets golds: it grades
@@ -17,19 +17,19 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from galahad import sandbox
-from galahad.answerer.engines import Engine
+from galahad.answerer.answerer import Answerer
 from galahad.measure import energy
 from galahad.problems.problem import Problem, Suite
 from galahad.solve import solver
 from galahad.solve.log import Record, RunLog
 from taliesin import __version__
-from taliesin.host import clock, console, machine
+from taliesin.host import clock, console, machine, records
 
 
 def header(
     suite: Suite,
     problems: Sequence[Problem],
-    engine: Engine,
+    answerer: Answerer,
     settings: solver.Settings,
     graft: bool,
 ) -> Record:
@@ -44,7 +44,7 @@ def header(
             "sha256": suite.sha256,
             "problems": {p.id: p.sha256 for p in problems},
         },
-        "engine": engine.identity(),
+        "engine": answerer.identity(),
         "settings": settings.as_dict(),
         "graft": graft,
         "prompts_sha256": solver.prompts_sha256(),
@@ -91,7 +91,7 @@ class Progress(NamedTuple):
 def solve_all(
     log: RunLog,
     problems: Sequence[Problem],
-    engine: Engine,
+    answerer: Answerer,
     settings: solver.Settings,
     *,
     stop: Stop | None = None,
@@ -112,15 +112,15 @@ def solve_all(
         # refused now rather than after the first model's answer
         sandbox.run("", allow_weak=settings.allow_weak)
     counter = energy.find()
-    saved = engine.prepare(solver.PREFIXES)
+    saved = answerer.prepare(solver.PREFIXES)
     log.session(
         {
             "started": clock.now(),
             "python": platform.python_version(),
             "system": machine.system(),
             "cpu": machine.cpu_name(),
-            "engine": engine.evidence(),
-            "prefixes": {name: prefix._asdict() for name, prefix in saved.items()},
+            "engine": answerer.evidence(),
+            "prefixes": {name: records.plain(prefix) for name, prefix in saved.items()},
             "sandbox": {
                 "level": capabilities.level,
                 "mechanisms": list(capabilities.mechanisms.names()),
@@ -132,7 +132,7 @@ def solve_all(
         if stop is not None and stop.wanted:
             return False
         with energy.Meter(counter) as meter:
-            attempt = solver.solve(engine, problem.problem, problem.sha256, k, settings)
+            attempt = solver.solve(answerer, problem.problem, problem.sha256, k, settings)
         fields: dict[str, Any] = {
             "problem_sha256": problem.sha256,
             **attempt.as_record(),

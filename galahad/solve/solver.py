@@ -37,7 +37,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from galahad import sandbox
-from galahad.answerer.engines import Completion, Engine
+from galahad.answerer.answerer import (
+    Answerer,
+    Completion,
+    Request,
+    Sampling,
+    SharedPrefix,
+    one,
+)
+from galahad.measure.canonical import sha256_of
 from galahad.problems.problem import GOLDS
 from galahad.responses import integer as answers
 from galahad.responses import program as programs
@@ -285,7 +293,7 @@ class Attempt:
 class _Work:
     """An attempt in the making."""
 
-    engine: Engine
+    answerer: Answerer
     problem: str
     problem_sha256: str
     attempt: int
@@ -302,32 +310,32 @@ class _Work:
         if max_tokens < MIN_TOKENS:
             return None
         seed = pass_seed(settings.seed, self.problem_sha256, self.attempt, pass_)
-        made = self.engine.complete(
-            pass_,
-            question,
+        request = Request(
+            prefix=SharedPrefix(pass_),
+            question=question,
             max_tokens=max_tokens,
-            temperature=settings.temperature,
-            seed=seed,
+            sampling=Sampling(temperature=settings.temperature, seed=seed),
             opening=_OPENING[pass_],
             end=_END[pass_],
         )
-        self.texts[pass_] = {"question": question, "text": made.text}
+        completion = one(self.answerer, request)
+        self.texts[pass_] = {"question": question, "text": completion.text}
         self.passes.append(
             PassRecord(
-                pass_,
-                seed,
-                hashlib.sha256(question.encode("utf-8", "surrogatepass")).hexdigest(),
-                hashlib.sha256(made.text.encode("utf-8", "surrogatepass")).hexdigest(),
-                made.finish,
-                made.n_reused,
-                made.n_prefilled,
-                made.n_out,
-                made.reuse_seconds,
-                made.prefill_seconds,
-                made.decode_seconds,
+                name=pass_,
+                seed=seed,
+                question_sha256=sha256_of(question),
+                text_sha256=sha256_of(completion.text),
+                finish=completion.finish,
+                n_reused=completion.n_reused,
+                n_prefilled=completion.n_prefilled,
+                n_out=completion.n_out,
+                reuse_seconds=completion.reuse_seconds,
+                prefill_seconds=completion.prefill_seconds,
+                decode_seconds=completion.decode_seconds,
             )
         )
-        return made
+        return completion
 
     def run(self, source: str) -> sandbox.Execution:
         limits = sandbox.Limits(
@@ -336,25 +344,25 @@ class _Work:
         )
         return sandbox.run(source, limits=limits, allow_weak=self.settings.allow_weak)
 
-    def stated(self, made: Completion) -> tuple[int | None, str]:
+    def stated(self, completion: Completion) -> tuple[int | None, str]:
         """The integer that a response states, in 0..999, and the cause where there is none."""
-        found = answers.resolve(answers.extract(made.text), self.run)
+        found = answers.resolve(answers.extract(completion.text), self.run)
         if found.value is None:
             # A text that was cut before it stated anything was cut: that is the cause.
-            cut = made.finish == "length" and found.reason == "no-answer"
+            cut = completion.finish == "length" and found.reason == "no-answer"
             return None, "cut-off" if cut else found.reason
         return (found.value, "answer") if found.value in GOLDS else (None, "out-of-range")
 
     def thought(self) -> RouteRecord:
-        made = self.ask("thought", self.problem, self.settings.thought_tokens)
-        if made is None:
+        thought = self.ask("thought", self.problem, self.settings.thought_tokens)
+        if thought is None:
             return RouteRecord("thought", None, "no-budget")
-        answer, cause = self.stated(made)
+        answer, cause = self.stated(thought)
         if answer is None:
             return RouteRecord("thought", None, cause)
         try:
             checked = self.ask(
-                "check", _check_question(self.problem, made.text), self.settings.check_tokens
+                "check", _check_question(self.problem, thought.text), self.settings.check_tokens
             )
         except ContextFull:
             checked = None
@@ -364,16 +372,16 @@ class _Work:
         return RouteRecord("thought", answer, "answer", held=second == answer, check_answer=second)
 
     def programmed(self) -> RouteRecord:
-        made = self.ask("program", self.problem, self.settings.program_tokens)
-        if made is None:
+        completion = self.ask("program", self.problem, self.settings.program_tokens)
+        if completion is None:
             return RouteRecord("program", None, "no-budget")
-        found = programs.extract(made.text)
+        found = programs.extract(completion.text)
         if found.source is None:
             return RouteRecord(
                 "program", None, "cut-off" if found.reason == "unfinished" else found.reason
             )
         self.program = source = programs.complete(found.source)
-        sha256 = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
+        sha256 = sha256_of(source)
         verdict = sandbox.judge(self.run(source))
         clean = verdict.verdict == "verified"
         in_range = verdict.answer in GOLDS if verdict.answer is not None else True
@@ -389,18 +397,18 @@ class _Work:
 
 
 def solve(
-    engine: Engine, problem: str, problem_sha256: str, attempt: int, settings: Settings
+    answerer: Answerer, problem: str, problem_sha256: str, attempt: int, settings: Settings
 ) -> Attempt:
     """One attempt at a problem, by both routes in the router's order. A prompt that does not fit is
     a cause, not an error.
 
     Raises:
-        SandboxUnavailable: this host cannot isolate a program. ServerError, DecodeError: the engine
+        SandboxUnavailable: this host cannot isolate a program. ServerError, DecodeError: the answerer
         failed.
     """
     started = time.perf_counter()
     order = route_order(problem)
-    work = _Work(engine, problem, problem_sha256, attempt, settings)
+    work = _Work(answerer, problem, problem_sha256, attempt, settings)
     methods: dict[Route, Callable[[], RouteRecord]] = {
         "thought": work.thought,
         "program": work.programmed,

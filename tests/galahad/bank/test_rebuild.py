@@ -20,7 +20,7 @@ import filelock
 import pytest
 
 from galahad import cli, sandbox
-from galahad.answerer.reader import GraftReader
+from galahad.answerer.embedded import Embedded
 from galahad.bank import bank
 from galahad.bank.bank import Bank, Need
 from galahad.bank.rebuild import Rebuilder, Report
@@ -61,8 +61,8 @@ def holds(ran: Any) -> Verify:
     return lambda _program, expected: sandbox.judge(ran(f"{expected}\n"), expected)
 
 
-def reader_of(path: str) -> GraftReader:
-    return GraftReader(path, SETTINGS)
+def reader_of(path: str) -> Embedded:
+    return Embedded(model=path, settings=SETTINGS)
 
 
 def fill(store: Bank, model: Path, verify: Verify, *problems: tuple[Problem, str]) -> None:

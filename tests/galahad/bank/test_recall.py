@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from galahad.answerer.reader import GraftReader
+from galahad.answerer.answerer import BlockPrefix, Request, Sampling, one
+from galahad.answerer.embedded import Embedded
 from galahad.bank import bank, recall
 from galahad.bank.bank import Bank, Need
 from galahad.errors import BankError, SuiteError
@@ -52,9 +54,9 @@ def test_a_problem_is_routed_to_its_block_and_the_answer_read_under_a_grammar(
         ("sum-7", "sum-7", 703, "right", 3),
         ("count-9", "count-9", 60, "right", 2),
     ]
-    assert {one["grammar"] for one in reader.asked} == {recall.DIGITS}
-    assert {one["opening"] for one in reader.asked} == {recall.OPENING}
-    assert all(SUM.problem not in str(one["question"]) for one in reader.asked)
+    assert {one.sampling.grammar for one in reader.asked} == {recall.DIGITS}
+    assert {one.opening for one in reader.asked} == {recall.OPENING}
+    assert all(SUM.problem not in one.question for one in reader.asked)
     assert rows[0].n_reused == 100
 
 
@@ -107,7 +109,7 @@ def test_direct_and_card_ask_without_a_block(scripted: Any) -> None:
     [told] = recall.card([SUM], reader, "Follow this method.", max_tokens=64)
     assert (plain.answer, plain.grade) == (12, "wrong")
     assert (told.answer, told.grade) == (703, "right")
-    assert all(one["block"] is None for one in reader.asked)
+    assert all(one.prefix is None for one in reader.asked)
 
 
 def test_best_of_answers_by_majority_and_keeps_whether_any_was_right(scripted: Any) -> None:
@@ -117,7 +119,7 @@ def test_best_of_answers_by_majority_and_keeps_whether_any_was_right(scripted: A
     [row] = recall.best_of([SUM], reader, 5, max_tokens=64, temperature=0.7, seed=3)
     assert (row.answer, row.grade, row.n_attempts) == (1, "wrong", 5)
     assert row.detail["any_right"]
-    assert len({one["seed"] for one in reader.asked}) == 5
+    assert len({one.sampling.seed for one in reader.asked}) == 5
     assert row.n_out == sum(one["n_out"] for one in row.detail["attempts"])
 
 
@@ -130,31 +132,23 @@ def test_an_answer_cut_off_is_no_answer(scripted: Any) -> None:
 
 @pytest.mark.native
 def test_a_real_model_reads_digits_only_from_a_grafted_block(smollm2: Path, tmp_path: Path) -> None:
-    reader = GraftReader(str(smollm2), Settings(n_threads=1))
-    with Library(tmp_path / "library") as library:
-        saved = reader.save(library, "x", "Verified answer: 703", "x")
-        made = reader.ask(
-            library,
-            "x",
-            recall.QUESTION,
+    with (
+        contextlib.closing(Embedded(model=str(smollm2), settings=Settings(n_threads=1))) as model,
+        Library(tmp_path / "library") as library,
+    ):
+        saved = model.save(library, "x", "Verified answer: 703", "x")
+        request = Request(
+            prefix=BlockPrefix(library, "x"),
+            question=recall.QUESTION,
             max_tokens=4,
-            grammar=recall.DIGITS,
+            sampling=Sampling(grammar=recall.DIGITS),
             opening=recall.OPENING,
         )
-        assert made.text == f"{recall.OPENING}703"
-        assert 1 <= made.n_out <= 3
-        assert made.n_reused == saved.n_tokens
-        assert made == reader_again(made, reader, library)
-    reader.close()
-
-
-def reader_again(made: Any, reader: GraftReader, library: Library) -> Any:
-    """The same question again; equal but for its times."""
-    again = reader.ask(
-        library, "x", recall.QUESTION, max_tokens=4, grammar=recall.DIGITS, opening=recall.OPENING
-    )
-    assert (again.text, again.n_out, again.finish) == (made.text, made.n_out, made.finish)
-    return made
+        first, again = one(model, request), one(model, request)
+    assert first.text == again.text == f"{recall.OPENING}703"
+    assert 1 <= first.n_out == again.n_out <= 3
+    assert first.n_reused == saved.n_tokens
+    assert (first.label, first.recipe["model_sha256"]) == ("embedded, grafted", saved.model_sha256)
 
 
 # --- files of arms, and costs ---

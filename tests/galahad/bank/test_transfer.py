@@ -65,7 +65,9 @@ def test_a_call_with_the_variants_numbers_is_right(
     )
     assert (row.answer, row.grade, row.cause, row.block) == (68, "right", "answer", "sum-7")
     assert row.detail["values"] == {"first": 5, "last": 12}
-    assert 'root ::= "solve(" "first=" int ", " "last=" int ")"' in str(reader.asked[0]["grammar"])
+    assert 'root ::= "solve(" "first=" int ", " "last=" int ")"' in str(
+        reader.asked[0].sampling.grammar
+    )
 
 
 def test_a_program_without_parameters_is_rewritten_whole(

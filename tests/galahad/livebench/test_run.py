@@ -359,7 +359,7 @@ def test_both_arms_graft_and_every_answer_is_graded_by_its_format(
         (False, 1.0),
     ]
     assert [a.library.n_out for a in answers] == [27, 6, 52]
-    asked = [(one["block"], one["question"]) for one in reader.asked]
+    asked = [(one.prefix.name, one.question) for one in reader.asked]
     assert asked[:2] == [
         ("zebra_puzzle-library", test[0].text),
         ("zebra_puzzle-without", test[0].text),

@@ -1,13 +1,12 @@
 """Solving by two routes: order, budget, confidence, votes.
 
-The engine is scripted. Programs run in the real sandbox where their end is the subject; elsewhere
+The answerer is scripted. Programs run in the real sandbox where their end is the subject; elsewhere
 their output is scripted too.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,6 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from galahad import sandbox
-from galahad.answerer import engines
-from galahad.answerer.engines import Completion
 from galahad.problems import load as problems
 from galahad.responses import integer as answers
 from galahad.solve import log as runlog
@@ -25,6 +22,7 @@ from galahad.solve import run, solver
 from galahad.solve import summary as report
 from galahad.solve.solver import RouteRecord, Settings
 from taliesin.errors import ContextFull, UsageError
+from tests.galahad.doubles import ScriptedAnswerer
 
 COUNT = "How many integers from 1 to 50 are divisible by 7?"
 FIGURE = "In triangle ABC the angle at A is 90 degrees. Find the area."
@@ -34,62 +32,15 @@ GOOD = (
 SHA = problems.text_sha256(COUNT)
 
 
-class ScriptedEngine:
-    """Says what it was told to, by pass; obeys the engine's interface and remembers what it was
-    asked.
-    """
-
-    def __init__(self, **texts: str | list[str] | type[Exception]) -> None:
-        self.texts = texts
-        self.asked: list[dict[str, object]] = []
-        self.finish: engines.Finish = "stop"
-        self.n_out = 40
-        self._on_token: Callable[[], None] = lambda: None
-
-    def identity(self) -> dict[str, object]:
-        return {"engine": "scripted", "model": "script"}
-
-    def evidence(self) -> dict[str, object]:
-        return {}
-
-    def prepare(self, prefixes: Mapping[str, str]) -> dict[str, engines.SavedPrefix]:
-        return {}
-
-    def complete(
-        self,
-        prefix: str,
-        question: str,
-        *,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-        opening: str = "",
-        end: str = "",
-    ) -> Completion:
-        self.asked.append(
-            {"prefix": prefix, "question": question, "max_tokens": max_tokens, "seed": seed}
-        )
-        self._on_token()
-        said = self.texts[prefix]
-        if isinstance(said, list):
-            said = said[min(sum(a["prefix"] == prefix for a in self.asked), len(said)) - 1]
-        if not isinstance(said, str):
-            raise said("too long")
-        return Completion(
-            opening + said, self.finish, 0, 10, min(self.n_out, max_tokens), 0.0, 0.1, 1.0
-        )
-
-    def watch(self, on_token: Callable[[], None]) -> None:
-        self._on_token = on_token
-
-    def close(self) -> None:
-        pass
+def script(**says: str | list[str] | type[Exception]) -> ScriptedAnswerer:
+    """Answers by pass."""
+    return ScriptedAnswerer(says, n_out=40)
 
 
 def attempt(
-    engine: ScriptedEngine, text: str = COUNT, settings: Settings = Settings(), k: int = 0
+    answerer: ScriptedAnswerer, text: str = COUNT, settings: Settings = Settings(), k: int = 0
 ) -> solver.Attempt:
-    return solver.solve(engine, text, problems.text_sha256(text), k, settings)
+    return solver.solve(answerer, text, problems.text_sha256(text), k, settings)
 
 
 PRINTED = {"return sum": "7\n", "print(9)": "9\n", "print(-3)": "-3\n"}
@@ -121,10 +72,10 @@ def scripted_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_both_routes_and_the_check_that_agree_make_it_confident() -> None:
-    engine = ScriptedEngine(thought="so \\boxed{7}", check="I find \\boxed{7}", program=GOOD)
-    found = attempt(engine)
+    answerer = script(thought="so \\boxed{7}", check="I find \\boxed{7}", program=GOOD)
+    found = attempt(answerer)
     assert (found.answer, found.confidence, found.doubts) == (7, "confident", ())
-    assert [a["prefix"] for a in engine.asked] == ["program", "thought", "check"]
+    assert [a.prefix.name for a in answerer.asked] == ["program", "thought", "check"]
     assert [r.cause for r in found.routes] == ["answer", "answer"]
     assert {r.sandbox_level for r in found.routes if r.route == "program"} <= {
         "full",
@@ -158,7 +109,7 @@ def test_both_routes_and_the_check_that_agree_make_it_confident() -> None:
     ],
 )
 def test_any_doubt_makes_it_uncertain(said: dict[str, str], answer: int | None, doubt: str) -> None:
-    found = attempt(ScriptedEngine(**said))
+    found = attempt(script(**said))
     assert (found.answer, found.confidence) == (answer, "uncertain")
     assert doubt in found.doubts
 
@@ -177,34 +128,32 @@ def test_any_doubt_makes_it_uncertain(said: dict[str, str], answer: int | None, 
 )
 def test_the_cause_of_a_program_without_an_answer_is_named(program: str, cause: str) -> None:
     settings = Settings(routes=("program",), wall_seconds=1.0)
-    [route] = attempt(ScriptedEngine(program=program), settings=settings).routes
+    [route] = attempt(script(program=program), settings=settings).routes
     assert (route.answer, route.cause) == (None, cause)
 
 
 def test_a_program_that_forgets_to_print_is_completed() -> None:
     program = "def solve(n=50):\n    return n // 7\n```"
-    assert (
-        attempt(ScriptedEngine(program=program), settings=Settings(routes=("program",))).answer == 7
-    )
+    assert attempt(script(program=program), settings=Settings(routes=("program",))).answer == 7
 
 
 def test_arithmetic_in_a_stated_answer_is_computed() -> None:
-    engine = ScriptedEngine(thought="\\boxed{\\frac{408}{2}}", check="\\boxed{204}")
-    found = attempt(engine, settings=Settings(routes=("thought",)))
+    answerer = script(thought="\\boxed{\\frac{408}{2}}", check="\\boxed{204}")
+    found = attempt(answerer, settings=Settings(routes=("thought",)))
     assert (found.answer, found.routes[0].held) == (204, True)
 
 
 def test_a_response_that_was_cut_has_no_answer_and_no_check() -> None:
-    engine = ScriptedEngine(thought="Let x be the")
-    engine.finish = "length"
-    found = attempt(engine, settings=Settings(routes=("thought",)))
+    answerer = script(thought="Let x be the")
+    answerer.finish = "length"
+    found = attempt(answerer, settings=Settings(routes=("thought",)))
     assert found.routes[0].cause == "cut-off"
-    assert [a["prefix"] for a in engine.asked] == ["thought"]
+    assert [a.prefix.name for a in answerer.asked] == ["thought"]
 
 
 def test_a_check_never_replaces_the_answer() -> None:
     found = attempt(
-        ScriptedEngine(thought="\\boxed{8}", check="\\boxed{7}"),
+        script(thought="\\boxed{8}", check="\\boxed{7}"),
         settings=Settings(routes=("thought",)),
     )
     assert (found.answer, found.routes[0].check_answer, found.routes[0].held) == (8, 7, False)
@@ -223,27 +172,27 @@ def test_the_router_puts_figures_to_thought_first_unless_they_are_counted() -> N
 
 @pytest.mark.usefixtures("scripted_sandbox")
 def test_a_budget_is_never_exceeded_and_the_second_route_gets_the_rest() -> None:
-    engine = ScriptedEngine(thought="\\boxed{7}", check="\\boxed{7}", program=GOOD)
-    engine.n_out = 10_000
-    found = attempt(engine, settings=Settings(program_tokens=100, thought_tokens=100, budget=150))
-    assert [a["max_tokens"] for a in engine.asked] == [100, 50]
+    answerer = script(thought="\\boxed{7}", check="\\boxed{7}", program=GOOD)
+    answerer.n_out = 10_000
+    found = attempt(answerer, settings=Settings(program_tokens=100, thought_tokens=100, budget=150))
+    assert [a.max_tokens for a in answerer.asked] == [100, 50]
     assert sum(p.n_out for p in found.passes) == 150
-    engine = ScriptedEngine(thought="\\boxed{7}", check="\\boxed{7}", program=GOOD)
-    engine.n_out = 10_000
-    found = attempt(engine, settings=Settings(program_tokens=100, budget=110))
+    answerer = script(thought="\\boxed{7}", check="\\boxed{7}", program=GOOD)
+    answerer.n_out = 10_000
+    found = attempt(answerer, settings=Settings(program_tokens=100, budget=110))
     assert [r.cause for r in found.routes] == ["answer", "no-budget"]
 
 
 @pytest.mark.usefixtures("scripted_sandbox")
 def test_a_prompt_that_does_not_fit_is_a_cause() -> None:
-    found = attempt(ScriptedEngine(thought=ContextFull, program=GOOD))
+    found = attempt(script(thought=ContextFull, program=GOOD))
     assert [r.cause for r in found.routes] == ["answer", "context-full"]
     assert found.answer == 7
 
 
 def test_a_check_that_does_not_fit_keeps_the_answer() -> None:
-    engine = ScriptedEngine(thought="\\boxed{7}", check=ContextFull)
-    found = attempt(engine, settings=Settings(routes=("thought",)))
+    answerer = script(thought="\\boxed{7}", check=ContextFull)
+    found = attempt(answerer, settings=Settings(routes=("thought",)))
     assert (found.answer, found.routes[0].held) == (7, None)
 
 
@@ -281,17 +230,15 @@ def test_no_function_of_the_solver_takes_a_gold() -> None:
 
 @pytest.mark.usefixtures("scripted_sandbox")
 def test_neither_gold_nor_solution_is_in_what_the_model_is_asked() -> None:
-    engine = ScriptedEngine(thought="\\boxed{7}", check="\\boxed{7}", program=GOOD)
-    attempt(engine)
-    assert [a["question"] for a in engine.asked][:2] == [COUNT, COUNT]
-    assert "Proposed solution:\n\\boxed{7}" in str(engine.asked[2]["question"])
+    answerer = script(thought="\\boxed{7}", check="\\boxed{7}", program=GOOD)
+    attempt(answerer)
+    assert [a.question for a in answerer.asked][:2] == [COUNT, COUNT]
+    assert "Proposed solution:\n\\boxed{7}" in answerer.asked[2].question
 
 
 @pytest.mark.usefixtures("scripted_sandbox")
 def test_a_record_holds_no_text_of_the_problem_or_the_model() -> None:
-    found = attempt(
-        ScriptedEngine(thought="secret words \\boxed{7}", check="\\boxed{7}", program=GOOD)
-    )
+    found = attempt(script(thought="secret words \\boxed{7}", check="\\boxed{7}", program=GOOD))
     record = runlog.canonical(found.as_record()).decode()
     assert "secret words" not in record
     assert "divisible" not in record
@@ -362,31 +309,31 @@ def suite(n: int = 3) -> problems.Suite:
 
 
 def start(
-    folder: Path, engine: ScriptedEngine, settings: Settings, resume: bool = False, n: int = 3
+    folder: Path, answerer: ScriptedAnswerer, settings: Settings, resume: bool = False, n: int = 3
 ) -> runlog.RunLog:
-    header = run.header(suite(n), suite(n).problems, engine, settings, graft=False)
+    header = run.header(suite(n), suite(n).problems, answerer, settings, graft=False)
     return runlog.RunLog.resume(folder, header) if resume else runlog.RunLog.create(folder, header)
 
 
 @pytest.mark.usefixtures("scripted_sandbox")
 def test_a_stopped_run_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
     settings = Settings(attempts=2, temperature=0.7)
-    engine = ScriptedEngine(thought="\\boxed{7}", check="\\boxed{7}", program=GOOD)
+    answerer = script(thought="\\boxed{7}", check="\\boxed{7}", program=GOOD)
     stop = run.Stop()
 
     def after(progress: run.Progress) -> None:
         stop.wanted = progress.done == 4
 
-    with start(tmp_path / "run", engine, settings) as log:
+    with start(tmp_path / "run", answerer, settings) as log:
         assert not run.solve_all(
-            log, suite().problems, engine, settings, stop=stop, on_attempt=after
+            log, suite().problems, answerer, settings, stop=stop, on_attempt=after
         )
-    asked = len(engine.asked)
+    asked = len(answerer.asked)
     assert asked == 4 * 3
-    with start(tmp_path / "run", engine, settings, resume=True) as log:
-        assert run.solve_all(log, suite().problems, engine, settings)
-    assert len(engine.asked) == 6 * 3
-    assert len({a["seed"] for a in engine.asked}) == 6 * 3
+    with start(tmp_path / "run", answerer, settings, resume=True) as log:
+        assert run.solve_all(log, suite().problems, answerer, settings)
+    assert len(answerer.asked) == 6 * 3
+    assert len({a.sampling.seed for a in answerer.asked}) == 6 * 3
     summary = report.summarise(runlog.read(tmp_path / "run"))
     assert summary.complete
     assert summary.tokens_out == 6 * 3 * 40
@@ -395,35 +342,35 @@ def test_a_stopped_run_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("scripted_sandbox")
 def test_a_finished_run_asks_nothing_more(tmp_path: Path) -> None:
-    engine = ScriptedEngine(thought="\\boxed{7}", check="\\boxed{7}", program=GOOD)
+    answerer = script(thought="\\boxed{7}", check="\\boxed{7}", program=GOOD)
     for resume in (False, True):
-        with start(tmp_path / "run", engine, Settings(), resume) as log:
-            assert run.solve_all(log, suite().problems, engine, Settings())
-        assert len(engine.asked) == 9
+        with start(tmp_path / "run", answerer, Settings(), resume) as log:
+            assert run.solve_all(log, suite().problems, answerer, Settings())
+        assert len(answerer.asked) == 9
     assert len(runlog.read(tmp_path / "run").sessions) == 1
 
 
 @pytest.mark.usefixtures("scripted_sandbox")
-def test_an_engine_that_fails_loses_nothing_that_finished(tmp_path: Path) -> None:
-    engine = ScriptedEngine(thought="\\boxed{7}", check="\\boxed{7}", program=GOOD)
+def test_an_answerer_that_fails_loses_nothing_that_finished(tmp_path: Path) -> None:
+    answerer = script(thought="\\boxed{7}", check="\\boxed{7}", program=GOOD)
 
     def fail(progress: run.Progress) -> None:
-        engine.texts["program"] = ConnectionError
+        answerer.says = {**answerer.says, "program": ConnectionError}
 
-    with start(tmp_path / "run", engine, Settings()) as log, pytest.raises(ConnectionError):
-        run.solve_all(log, suite().problems, engine, Settings(), on_attempt=fail)
+    with start(tmp_path / "run", answerer, Settings()) as log, pytest.raises(ConnectionError):
+        run.solve_all(log, suite().problems, answerer, Settings(), on_attempt=fail)
     assert runlog.read(tmp_path / "run").done == {("p0", 0)}
 
 
 @pytest.mark.usefixtures("scripted_sandbox")
 def test_the_summary_counts_what_happened(tmp_path: Path) -> None:
-    engine = ScriptedEngine(
+    answerer = script(
         thought=["\\boxed{7}", "\\boxed{8}", "none"],
         check="\\boxed{7}",
         program=[GOOD, "print(9)\n```", "1/0\n```"],
     )
-    with start(tmp_path / "run", engine, Settings()) as log:
-        run.solve_all(log, suite().problems, engine, Settings())
+    with start(tmp_path / "run", answerer, Settings()) as log:
+        run.solve_all(log, suite().problems, answerer, Settings())
     summary = report.summarise(runlog.read(tmp_path / "run"))
     assert (summary.accuracy.k, summary.accuracy.n) == (1, 3)
     # Wilson for 1 of 3, from a table
@@ -445,18 +392,18 @@ def test_the_summary_counts_what_happened(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("scripted_sandbox")
 def test_nothing_done_is_reported_without_a_division_by_zero(tmp_path: Path) -> None:
-    engine = ScriptedEngine()
-    start(tmp_path / "run", engine, Settings()).close()
+    answerer = script()
+    start(tmp_path / "run", answerer, Settings()).close()
     summary = report.summarise(runlog.read(tmp_path / "run"))
     assert summary.seconds_left is None
     assert "not finished: 0 of 3" in report.markdown(summary)
 
 
 def test_problems_are_reported_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    engine = ScriptedEngine(thought="\\boxed{7}", check="\\boxed{7}")
+    answerer = script(thought="\\boxed{7}", check="\\boxed{7}")
     settings = Settings(routes=("thought",))
-    with start(tmp_path / "run", engine, settings, n=12) as log:
-        run.solve_all(log, suite(12).problems, engine, settings)
+    with start(tmp_path / "run", answerer, settings, n=12) as log:
+        run.solve_all(log, suite(12).problems, answerer, settings)
     assert [r.id for r in report.summarise(runlog.read(tmp_path / "run")).results] == [
         f"p{i}" for i in range(12)
     ]

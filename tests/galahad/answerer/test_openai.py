@@ -1,6 +1,4 @@
-"""Engines: what a server's replies become, what is tried again, and that a graft changes no
-token.
-"""
+"""What a server's replies become, what is tried again, and what is refused."""
 
 from __future__ import annotations
 
@@ -13,8 +11,17 @@ from typing import Any
 import httpx
 import pytest
 
-from galahad.answerer import engines
-from galahad.answerer.engines import Server
+from galahad.answerer import openai
+from galahad.answerer.answerer import (
+    BlockPrefix,
+    Completion,
+    Request,
+    Sampling,
+    SharedPrefix,
+    in_order,
+    one,
+)
+from galahad.answerer.openai import Server
 from taliesin.errors import EngineUnavailable, ServerError, UsageError
 from taliesin.server import process as llama_server
 
@@ -34,16 +41,20 @@ def serve(handler: Handler, **options: Any) -> Server:
     )
 
 
-def ask(server: Server, **options: Any) -> engines.Completion:
+def ask(server: Server, max_tokens: int = 50, **sampling: Any) -> Completion:
     server.prepare({"p": "PREFIX"})
-    return server.complete(
-        "p", "QUESTION", **{"max_tokens": 50, "temperature": 0.5, "seed": 2**32 - 2, **options}
+    request = Request(
+        prefix=SharedPrefix("p"),
+        question="QUESTION",
+        max_tokens=max_tokens,
+        sampling=Sampling(**{"temperature": 0.5, "seed": 2**32 - 2, **sampling}),
     )
+    return one(server, request)
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "_RETRY_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(openai, "RETRY_SECONDS", (0.0, 0.0))
 
 
 def test_a_request_holds_prefix_question_seed_and_limits() -> None:
@@ -62,6 +73,31 @@ def test_a_request_holds_prefix_question_seed_and_limits() -> None:
     assert 0 <= body["seed"] < 2**31
     assert (found.text, found.finish) == ("\\boxed{7}", "stop")
     assert (found.n_reused, found.n_prefilled, found.n_out) == (64, 36, 12)
+
+
+def test_a_question_may_stand_alone_and_sampling_is_sent_only_where_it_was_chosen() -> None:
+    bodies: list[dict[str, Any]] = []
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content))
+        return httpx.Response(200, json=CHAT)
+
+    plain = Request(question="WHY", max_tokens=9)
+    chosen = Request(question="WHY", max_tokens=9, sampling=Sampling(top_p=0.5, seed=3))
+    in_order(serve(reply), [plain, chosen])
+    assert bodies[0]["messages"] == [{"role": "user", "content": "WHY"}]
+    assert "top_p" not in bodies[0]
+    assert (bodies[1]["top_p"], bodies[1]["seed"]) == (0.5, 3)
+
+
+def test_a_block_and_a_grammar_are_refused_and_nothing_is_asked() -> None:
+    server = serve(lambda _: pytest.fail("asked"))
+    library: Any = object()
+    block = Request(question="q", max_tokens=9, prefix=BlockPrefix(library, "b"))
+    grammar = Request(question="q", max_tokens=9, sampling=Sampling(grammar="root ::= [0-9]"))
+    for request in (block, grammar):
+        with pytest.raises(UsageError):
+            one(server, request)
 
 
 def test_a_reply_that_was_cut_says_so() -> None:
@@ -113,10 +149,13 @@ def test_content_in_parts_is_joined_and_thinking_is_reasoning(
     assert ask(serve(lambda _: httpx.Response(200, json=reply))).text == text
 
 
-@pytest.mark.parametrize("content", [3, {"text": "7"}, [3], [{"type": "image"}], [{"text": "7"}]])
+@pytest.mark.parametrize(
+    "content",
+    [3, {"text": "7"}, [3], [{"type": "image"}], [{"text": "7"}], [{"type": "text"}]],
+)
 def test_content_that_is_neither_text_nor_parts_is_one_error(content: object) -> None:
     reply = {"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}
-    with pytest.raises(ServerError, match="not a chat completion"):
+    with pytest.raises(ServerError, match="the server's reply"):
         ask(serve(lambda _: httpx.Response(200, json=reply)))
 
 
@@ -195,84 +234,6 @@ def test_a_password_in_the_url_is_in_no_record() -> None:
     )
     assert server.evidence() == {"url": "http://host:1/v1"}
     assert "secret" not in json.dumps(server.identity())
-
-
-@pytest.mark.native
-def test_a_graft_gives_the_tokens_of_a_prefill(smollm2: Path, tmp_path: Path) -> None:
-    prefixes = {
-        "one": "Answer with a number and nothing else. " * 4,
-        "two": "Write one line of Python. " * 4,
-    }
-    texts = {}
-    for graft in (True, False):
-        # One thread: two that share a busy core wait for each other.
-        engine = engines.Embedded(
-            str(smollm2), tmp_path / "prefixes", graft, n_threads=1, n_ctx=512
-        )
-        try:
-            saved = engine.prepare(prefixes)
-            assert set(saved) == (set(prefixes) if graft else set())
-            found = [
-                engine.complete(
-                    name, "How many legs have three cats?", max_tokens=6, temperature=t, seed=seed
-                )
-                for name, t, seed in [
-                    ("one", 0.0, 1),
-                    ("two", 0.9, 5),
-                    ("one", 0.9, 5),
-                    ("one", 0.9, 6),
-                    ("two", 0.9, 5),
-                ]
-            ]
-            ended = engine.complete(
-                "two",
-                "Print 7.",
-                max_tokens=12,
-                temperature=0.0,
-                seed=0,
-                opening="```python\n",
-                end="\n",
-            )
-        finally:
-            engine.close()
-        texts[graft] = [f.text for f in found]
-        assert texts[graft][1] == texts[graft][4]
-        assert texts[graft][2] != texts[graft][3]
-        assert ended.text.startswith("```python\n")
-        assert ended.text.count("\n") <= 2
-        if graft:
-            assert [f.n_reused for f in found] == [
-                saved[n].n_tokens for n in ("one", "two", "one", "one", "two")
-            ]
-        else:
-            assert {f.n_reused for f in found} == {0}
-            assert found[0].n_prefilled > 40
-    assert texts[True] == texts[False]
-
-
-@pytest.mark.native
-@pytest.mark.parametrize("window", [0, 128])
-def test_a_prefix_is_put_back_exactly_after_every_question(
-    window: int, tiny_model: Callable[..., Path], tmp_path: Path
-) -> None:
-    prefixes = {"short": "Answer with a number. " * 4, "long": "Write one line of Python. " * 40}
-    questions = ("How many legs have three cats?", "Why? " * 60, "How many legs have three cats?")
-    texts = {}
-    for graft in (True, False):
-        engine = engines.Embedded(
-            str(tiny_model(window=window)), tmp_path / "prefixes", graft, n_threads=1, n_ctx=2048
-        )
-        try:
-            engine.prepare(prefixes)
-            texts[graft] = [
-                engine.complete(name, question, max_tokens=8, temperature=0.9, seed=3).text
-                for name in ("short", "long", "short")
-                for question in questions
-            ]
-        finally:
-            engine.close()
-    assert texts[True] == texts[False]
-    assert texts[True][0] == texts[True][2] == texts[True][6]
 
 
 @pytest.mark.native
