@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from taliesin.errors import FormatError, StoreDamaged, StoreMissing, UnsupportedVersion
 from taliesin.host.durable import sync_folder
 from taliesin.store.blockfile import BlockFile
-from taliesin.store.library import OWN_NAMES, Library, id_of_block_file, storage_errors
+from taliesin.store.folder import OWN_NAMES, id_of_block_file, storage_errors
+from taliesin.store.library import Library
 
 if TYPE_CHECKING:
     from taliesin.store.refs import Ref

@@ -147,6 +147,13 @@ class Refs:
         except StoreMissing:
             return None
 
+    def find_meant(self, name_or_id: str) -> Ref | None:
+        """The ref of that name, or None where only an id can be meant. Raises as `find`."""
+        try:
+            return self.find(checked_name(name_or_id))
+        except UsageError:
+            return None
+
     def find_sound(self, name: str) -> Ref | None:
         """The ref of that name; None also for a damaged one, for who is about to replace it."""
         try:
@@ -154,7 +161,7 @@ class Refs:
         except StoreDamaged:
             return None
 
-    def write(self, name: str, block_id: str, root: str, pinned: bool, created: str) -> None:
+    def write(self, name: str, block_id: str, root: str, *, pinned: bool, created: str) -> None:
         """Lead `name` to a block, whatever it led to before."""
         content = canonical_json(
             {"block": block_id, "root": root, "pinned": pinned, "created": created}

@@ -5,6 +5,7 @@ in forked processes.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -37,7 +38,7 @@ from taliesin.errors import (
     UsageError,
 )
 from taliesin.host.canonical import canonical_json
-from taliesin.store import blockfile, library, refs
+from taliesin.store import blockfile, library, listing, refs, trust
 from taliesin.store.blockfile import BlockFile
 from taliesin.store.check import check as check_library
 from taliesin.store.header import BlockHeader
@@ -427,10 +428,11 @@ def test_folder_that_was_quiet_is_not_read_again(
     store: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put("a", header(), payload())
-    monkeypatch.setattr(library, "_RACY_SECONDS", -1.0)
+    for module in (listing, trust):
+        monkeypatch.setattr(module, "_RACY_SECONDS", -1.0)
     before = store.list()
-    monkeypatch.setattr(Library, "_scan_refs", lambda *_: pytest.fail("scanned"))
-    monkeypatch.setattr(Library, "_scan_blocks", lambda *_: pytest.fail("scanned"))
+    monkeypatch.setattr(listing, "_scan_refs", lambda *_: pytest.fail("scanned"))
+    monkeypatch.setattr(listing, "_scan_blocks", lambda *_: pytest.fail("scanned"))
     assert store.list() == before
 
 
@@ -538,7 +540,8 @@ def test_kv16_storing_never_writes_through_a_symlink(store: Library, tmp_path: P
 def test_file_is_verified_once_until_it_changes(
     store: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "_RACY_SECONDS", -1.0)
+    for module in (listing, trust):
+        monkeypatch.setattr(module, "_RACY_SECONDS", -1.0)
     info = store.put("a", header(), payload())
     with store.open("a") as block:
         assert store.needs_verification(block, "once")
@@ -563,7 +566,8 @@ def test_verification_of_a_file_changed_a_moment_ago_is_not_recorded(store: Libr
 def test_verification_of_a_file_changed_meanwhile_is_not_recorded(
     store: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "_RACY_SECONDS", -1.0)
+    for module in (listing, trust):
+        monkeypatch.setattr(module, "_RACY_SECONDS", -1.0)
     info = store.put("a", header(), payload())
     with store.open("a") as block:
         damage(store.block_path(info.id))
@@ -578,7 +582,8 @@ def test_unknown_policy_is_refused(store: Library) -> None:
 
 
 def test_lost_index_means_verifying_again(store: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_RACY_SECONDS", -1.0)
+    for module in (listing, trust):
+        monkeypatch.setattr(module, "_RACY_SECONDS", -1.0)
     store.put("a", header(), payload())
     with store.open("a") as block:
         store.record_verified(block)
@@ -798,7 +803,7 @@ def test_check_removes_what_a_killed_writer_left_and_nothing_of_a_living_one(
     (store.path / "tmp" / "dead" / "draft").write_bytes(b"x")
     (store.path / "tmp" / "ref-dead").write_bytes(b"x")
     (store.path / "tmp" / "link").symlink_to(store.path / "blocks")
-    with store._workspace() as living:
+    with store.workspace() as living:
         (living / "draft").write_bytes(b"x")
         assert (living / "draft").exists()
         # The workspace removed the dead ones already; put one back.
@@ -814,7 +819,8 @@ def test_check_removes_what_a_killed_writer_left_and_nothing_of_a_living_one(
 def test_check_stops_after_a_time_and_goes_on_with_the_oldest(
     store: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "_RACY_SECONDS", -1.0)
+    for module in (listing, trust):
+        monkeypatch.setattr(module, "_RACY_SECONDS", -1.0)
     for i in range(4):
         store.put(f"n{i}", header(), payload(i))
     clock = iter(range(1000))
@@ -1501,6 +1507,48 @@ def test_lock_that_another_process_keeps_is_an_error(store: Library) -> None:
             other.put("a", header(), payload())
         assert other.list() == []
     store.put("a", header(), payload())
+
+
+def test_r2_24_library_works_where_only_writable_descriptors_can_be_locked(
+    store: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.flock
+
+    def strict(fd: int, operation: int) -> None:
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", strict)
+    store.put("a", header(), payload())
+    with store.workspace() as folder:
+        assert store.leftovers() == []
+        assert folder.exists()
+    assert check_library(store).findings == []
+
+
+def test_r2_24_library_without_locks_can_be_read_and_says_why_it_cannot_be_written(
+    store: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("a", header(), payload())
+    before = files(store)
+
+    def refuse(_fd: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    other = Library(store.path)
+    assert read(other, "a") == payload()
+    assert names(other) == ["a"]
+    for write in (
+        lambda: other.put("b", header(), payload(1)),
+        lambda: other.remove("a"),
+        lambda: other.gc(0),
+    ):
+        with pytest.raises(StoreFull, match="no locks") as caught:
+            write()
+        assert caught.value.where == store.path / "lock"
+    assert files(store) == before
 
 
 def test_writing_a_large_block_keeps_nobody_waiting(
