@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -27,6 +27,7 @@ from galahad.bank import bank
 from galahad.bank.bank import Bank, Entry, Need, Verify
 from galahad.errors import BankError, SandboxUnavailable
 from taliesin.errors import EngineUnavailable, StoreFull, StoreLocked, StoreMissing, ToolkitError
+from taliesin.host import locks
 from taliesin.models import resolve as models
 from taliesin.prove import rebuild as blocks
 
@@ -133,27 +134,12 @@ class Rebuilder:
             report = self._blocks(rest, on_block)
         return Report(outcomes, n_waiting, report, time.monotonic() - started)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        from filelock import FileLock, Timeout
-
-        lock = FileLock(self.bank.path / bank.REBUILD_LOCK, timeout=0, mode=0o600)
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise StoreLocked(
-                "another rebuild is at work on this bank",
-                where=lock.lock_file,
-                hint="wait until it is done",
-            ) from error
-        except OSError as error:
-            raise StoreFull(
-                "not permitted, or no space", got=error.strerror, where=lock.lock_file
-            ) from error
-        try:
-            yield
-        finally:
-            lock.release()
+    def _alone(self) -> AbstractContextManager[None]:
+        return locks.held(
+            self.bank.path / bank.REBUILD_LOCK,
+            busy="another rebuild is at work on this bank",
+            hint="wait until it is done",
+        )
 
     # -- programs ----------------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ hash, or commit and tag it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
@@ -30,7 +29,7 @@ import subprocess
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -40,7 +39,7 @@ from galahad.measure.canonical import canonical
 from galahad.solve import log as runlog
 from galahad.solve import solver
 from taliesin.errors import ModelError, StoreFull, ToolkitError, UsageError
-from taliesin.host import clock, durable
+from taliesin.host import clock, durable, locks
 from taliesin.models import resolve as models
 
 LOCK_SCHEMA = "galahad.prereg.lock/1"
@@ -525,25 +524,14 @@ def _run(path: Path, locked: Mapping[str, Any], digest: str, note: Callable[[str
     _write(record, fields)
 
 
-@contextmanager
-def _alone(path: Path, doing: str) -> Iterator[None]:
+def _alone(path: Path, doing: str) -> AbstractContextManager[None]:
     """No other process that asks does the same with this file until the end; a killed one asks no
     more.
 
     Raises:
-        PreregError: another does, or the file cannot be opened.
+        PreregError: another does. StoreFull: the file cannot be locked.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise PreregError("it cannot be read", got=error.strerror, where=path) from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise PreregError(f"it is {doing} by another process", where=path) from error
-    finally:
-        os.close(fd)
+    return locks.held(path, busy=f"it is {doing} by another process", error=PreregError)
 
 
 def _hash_output(place: str, root: Path, note: Callable[[str], None]) -> str | None:

@@ -22,7 +22,6 @@ never finished is in no record.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -35,6 +34,7 @@ from galahad.errors import RunLogError
 from galahad.measure.canonical import canonical, sha256_of
 from taliesin.errors import StoreFull, UsageError
 from taliesin.host import durable
+from taliesin.host.locks import Lock, is_held
 
 SCHEMA = "galahad.run/1"
 LOG = "run.jsonl"
@@ -209,8 +209,9 @@ def _run(
 class RunLog:
     """A run that is being written. Only one process at a time can have it open."""
 
-    def __init__(self, run: Run, log: int, transcripts: int) -> None:
+    def __init__(self, run: Run, lock: Lock, log: int, transcripts: int) -> None:
         self._run = run
+        self._lock = lock
         self._log, self._transcripts = log, transcripts
         self._chain = run.chain
         self.done = set(run.done)
@@ -251,16 +252,18 @@ class RunLog:
             raise StoreFull(
                 "the run's folder cannot be written", got=error.strerror, where=folder
             ) from error
+        lock = _lock_of(folder)
         try:
-            _lock(log, folder)
+            lock.acquire()
             record = {"schema": SCHEMA, "kind": "run", **header}
             record["chain"] = _chain("", record)
             line = canonical(record) + b"\n"
             _append(log, line, folder / LOG)
             durable.sync_folder(folder)
             run = Run(folder, record, (), (), record["chain"], len(line), 0)
-            return cls(run, log, _open(folder / TRANSCRIPTS))
+            return cls(run, lock, log, _open(folder / TRANSCRIPTS))
         except BaseException:
+            lock.release()
             os.close(log)
             raise
 
@@ -280,8 +283,9 @@ class RunLog:
             raise StoreFull(
                 "the run cannot be written", got=error.strerror, where=folder
             ) from error
+        lock = _lock_of(folder)
         try:
-            _lock(log, folder)
+            lock.acquire()
             run = read(folder)
             _require_same(run, header)
             if run.torn_bytes:
@@ -293,8 +297,9 @@ class RunLog:
                 _append(
                     transcripts, b"\n", folder / TRANSCRIPTS
                 )  # ends a torn line: no transcript, and no part of the next
-            return cls(run, log, transcripts)
+            return cls(run, lock, log, transcripts)
         except BaseException:
+            lock.release()
             os.close(log)
             raise
 
@@ -333,6 +338,7 @@ class RunLog:
     def close(self) -> None:
         os.close(self._transcripts)
         os.close(self._log)
+        self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -380,17 +386,7 @@ def transcripts(run: Run) -> dict[Key, Record]:
 
 def is_running(folder: Path) -> bool:
     """Whether a process has the run open for writing."""
-    try:
-        log = os.open(folder / LOG, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(log)
-    return False
+    return is_held(folder / LOG)
 
 
 def _require_same(run: Run, header: Mapping[str, Any]) -> None:
@@ -430,13 +426,14 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
-def _lock(log: int, folder: Path) -> None:
-    try:
-        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RunLogError(
-            "another process is working on this run", where=folder, hint="galahad status RUN"
-        ) from None
+def _lock_of(folder: Path) -> Lock:
+    return Lock(
+        folder / LOG,
+        seconds=0.0,
+        busy="another process is working on this run",
+        hint="galahad status RUN",
+        error=RunLogError,
+    )
 
 
 def _append(fd: int, data: bytes, where: Path) -> None:

@@ -60,8 +60,7 @@ class Lock:
 
         Raises:
             StoreLocked, or the `error` given: another kept it for too long.
-            StoreFull: the file system has no locks.
-            OSError: the file cannot be made or opened, as it comes.
+            StoreFull: the file cannot be made or opened, or the file system has no locks.
         """
         self.acquire()
         try:
@@ -84,11 +83,15 @@ class Lock:
             raise self._error(self._busy, where=self.path, hint=self._hint) from error
         except OSError as error:
             if error.errno not in _NO_LOCKS:
-                raise
+                raise StoreFull(
+                    "not permitted, or no space: the lock cannot be taken",
+                    got=error.strerror,
+                    where=self.path,
+                ) from error
             raise StoreFull(
                 "the file system has no locks",
                 expected="one where flock works",
-                got=os.strerror(error.errno or 0),
+                got=error.strerror,
                 where=self.path,
                 hint="choose a folder on a local disk, or mount this one with locks",
             ) from error

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from taliesin.errors import ModelError, StoreFull
-from taliesin.host import console, durable
+from taliesin.host import console, durable, locks
 from taliesin.host.filehash import file_sha256
 from taliesin.host.places import models_dir
 from taliesin.models.catalogue import HubFile, ModelEntry, Part, entry
@@ -86,22 +86,15 @@ def _writable(folder: Path) -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def _locked(known: ModelEntry) -> Iterator[None]:
-    import filelock
-
+def _locked(known: ModelEntry) -> contextlib.AbstractContextManager[None]:
     folder = models_dir() / ".locks"
     folder.mkdir(exist_ok=True, mode=0o700)
-    lock = filelock.FileLock(folder / f"{known.name}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        console.note(f"another process is getting {known.name}; waiting for it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+    return locks.held(
+        folder / f"{known.name}.lock",
+        seconds=None,
+        busy="another process is getting the model",
+        waiting=lambda: console.note(f"another process is getting {known.name}; waiting for it"),
+    )
 
 
 def _from_anywhere(known: ModelEntry, staging: Path) -> None:

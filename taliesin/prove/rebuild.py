@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -43,7 +43,7 @@ from taliesin.errors import (
     StoreMissing,
     ToolkitError,
 )
-from taliesin.host import clock
+from taliesin.host import clock, locks
 from taliesin.models import resolve as models
 from taliesin.store.blockfile import BlockFile
 from taliesin.store.header import BlockHeader
@@ -248,27 +248,12 @@ class Rebuilder:
 
     # -- which, and in what order ------------------------------------------------------------------
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        from filelock import FileLock, Timeout
-
-        lock = FileLock(self.library.path / REBUILD_LOCK, timeout=0, mode=0o600)
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise StoreLocked(
-                "another rebuild is at work on this library",
-                where=lock.lock_file,
-                hint="wait until it is done",
-            ) from error
-        except OSError as error:
-            raise StoreFull(
-                "not permitted, or no space", got=error.strerror, where=lock.lock_file
-            ) from error
-        try:
-            yield
-        finally:
-            lock.release()
+    def _alone(self) -> AbstractContextManager[None]:
+        return locks.held(
+            self.library.path / REBUILD_LOCK,
+            busy="another rebuild is at work on this library",
+            hint="wait until it is done",
+        )
 
     def _queue(self, only: Collection[str] | None) -> list[str]:
         """Ids of named blocks, the one whose proof is oldest first; a block was proved when it was

@@ -19,7 +19,7 @@ from taliesin.host import clock, durable, locks
 from taliesin.host.locks import Lock
 from taliesin.store import blockfile
 from taliesin.store.blockfile import BlockFile
-from taliesin.store.folder import Folder, storage_errors
+from taliesin.store.folder import Folder
 from taliesin.store.refs import Refs
 
 if TYPE_CHECKING:
@@ -60,12 +60,8 @@ class Writers:
             StoreLocked: another kept it for too long. StoreFull: the library cannot be written, or
             its file system has no locks.
         """
-        with storage_errors(self._folder.path):
-            self._lock.acquire()
-        try:
+        with self._lock.held():
             yield
-        finally:
-            self._lock.release()
 
     @contextmanager
     def workspace(self) -> Iterator[Path]:
