@@ -615,7 +615,8 @@ def serve(
     import threading
 
     from taliesin.errors import ServerError
-    from taliesin.serve.app import Front, FrontServer
+    from taliesin.serve.listen import FrontServer
+    from taliesin.serve.llama_server import LlamaServer
 
     with ExitStack() as stack:
         options = options_of(default_settings(threads, ubatch), slots, ctx, gpu_layers)
@@ -623,7 +624,11 @@ def serve(
         if engine.inexact:
             console.warn("no graft: " + "; ".join(engine.inexact))
         front = FrontServer(
-            Front(engine, library, engine.model.path.stem), host, port, api_key, max_body
+            LlamaServer(engine, library, engine.model.path.stem),
+            host,
+            port,
+            key=api_key,
+            max_body_bytes=max_body,
         )
         stack.callback(front.server_close)
         if as_json:

@@ -1,95 +1,105 @@
-"""The OpenAI-compatible front: what it refuses, without a server; what it grafts, with one and the
-`openai` package.
+"""The front over HTTP, with a service that is told what to answer: who may ask, what is refused,
+turns, streams, leaving clients, counts.
 """
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
-import os
-import random
-import signal
 import socket
-import struct
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from taliesin.engine.embedded import Engine
-from taliesin.engine.llama import Settings
-from taliesin.errors import EngineUnavailable, UsageError
-from taliesin.serve.app import Front, FrontServer
-from taliesin.server import process as server
-from taliesin.server.backend import ServerEngine
-from taliesin.server.process import Options
-from taliesin.store.library import Library
-
-Models = Callable[..., Path]
-OPTIONS = Options(n_slots=2, n_ctx=2048, n_ubatch=256, n_threads=1)
-
-
-@contextlib.contextmanager
-def fronted(front: Any, **settings: Any) -> Iterator[FrontServer]:
-    made = FrontServer(front, **settings)
-    thread = threading.Thread(
-        target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-    )
-    thread.start()
-    try:
-        yield made
-    finally:
-        made.shutdown()
-        made.server_close()
-        thread.join()
-
-
-# -- without a server ------------------------------------------------------------------------------
+from taliesin.errors import ContextFull, RecipeMismatch, ServerError, StoreMissing, UsageError
+from taliesin.serve import app
+from taliesin.serve.listen import FrontServer
+from taliesin.serve.plan import Begun, Cancellation, Ended, Event, Job, Part, Usage
+from taliesin.serve.requests import Request
+from tests.taliesin.serve.fronts import Scripted, address, ask, fronted, post, raw
 
 
 @pytest.fixture
 def plain() -> Iterator[FrontServer]:
-    """A front whose engine is never reached."""
-    with fronted(SimpleNamespace(model_id="tiny"), max_body_bytes=2000) as made:
+    """A front whose bodies are at most 2,000 bytes."""
+    with fronted(Scripted(), max_body_bytes=2000) as made:
         yield made
 
 
-def ask(
-    made: FrontServer,
-    path: str = "/v1/completions",
-    body: bytes | str = b"{}",
-    method: str = "POST",
-    **headers: str,
-) -> tuple[int, dict[str, Any], dict[str, str]]:
-    host, port = cast(tuple[str, int], made.server_address[:2])
-    connection = http.client.HTTPConnection(host, port, timeout=20)
-    try:
-        sent = {
-            "Content-Type": "application/json",
-            **{k.replace("_", "-"): v for k, v in headers.items()},
-        }
-        connection.request(method, path, body, sent)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read() or b"{}"), dict(answer.getheaders())
-    finally:
-        connection.close()
+# -- who may ask -----------------------------------------------------------------------------------
 
 
 def test_models_are_listed_and_health_needs_no_key(plain: FrontServer) -> None:
     status, listed, _ = ask(plain, "/v1/models", method="GET")
     assert (status, listed["data"][0]["id"]) == (200, "tiny")
-    with fronted(SimpleNamespace(model_id="tiny"), key="a-long-key") as keyed:
+    with fronted(Scripted(), key="a-long-key") as keyed:
         assert ask(keyed, "/health", method="GET")[0] == 200
-        assert ask(keyed, "/v1/models", method="GET")[0] == 401
-        assert ask(keyed, "/v1/models", method="GET", Authorization="Bearer a-long-kez")[0] == 401
+        for path in ("/v1/models", "/metrics"):
+            assert ask(keyed, path, method="GET")[0] == 401
+            assert ask(keyed, path, method="GET", Authorization="Bearer a-long-kez")[0] == 401
         assert ask(keyed, "/v1/models", method="GET", Authorization="Bearer a-long-key")[0] == 200
+
+
+def test_a_model_is_found_by_its_name_and_a_query_string_changes_nothing(
+    plain: FrontServer,
+) -> None:
+    assert ask(plain, "/v1/models?limit=5", method="GET")[0] == 200
+    status, known, _ = ask(plain, "/v1/models/tiny", method="GET")
+    assert (status, known["id"], known["object"]) == (200, "tiny", "model")
+    assert ask(plain, "/v1/models/other", method="GET")[0] == 404
+    assert ask(plain, "/health?x=1", method="GET")[1] == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:8089", 200),
+        ("LocalHost.", 200),
+        ("127.0.0.1:1", 200),
+        ("127.9.9.9", 200),
+        ("[::1]:8089", 200),
+        ("evil.example", 403),
+        ("localhost.evil.example", 403),
+        ("0.0.0.0", 403),
+        ("[::2]", 403),
+    ],
+)
+def test_only_loopback_names_are_served_without_a_key(
+    plain: FrontServer, host: str, status: int
+) -> None:
+    assert ask(plain, "/v1/models", method="GET", Host=host)[0] == status
+
+
+def test_the_front_listens_on_the_ipv6_loopback_too() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with fronted(Scripted(), "::1") as made:
+        assert made.url.startswith("http://[::1]:")
+        assert ask(made, "/v1/models", method="GET")[0] == 200
+
+
+def test_beyond_this_machine_needs_a_key() -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1"):
+        with pytest.raises(UsageError, match="without a key"):
+            FrontServer(Scripted(), host)
+    with pytest.raises(UsageError, match="key is not usable"):
+        FrontServer(Scripted(), "0.0.0.0", key="short")
+
+
+def test_an_address_that_cannot_be_bound_is_one_error(plain: FrontServer) -> None:
+    with pytest.raises(UsageError, match="cannot be bound"):
+        FrontServer(Scripted(), "127.0.0.1", plain.server_address[1])
+    with pytest.raises(UsageError, match="cannot be bound"):
+        FrontServer(Scripted(), "a" * 300 + ".example", key="a-long-key")
+
+
+# -- what is refused -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -97,20 +107,25 @@ def test_models_are_listed_and_health_needs_no_key(plain: FrontServer) -> None:
     [
         (404, {"path": "/v1/embeddings"}),
         (404, {"path": "/slots/0?action=erase"}),
+        (405, {"method": "GET"}),
+        (405, {"path": "/v1/models", "method": "PUT"}),
         (413, {"body": b'"' + b"x" * 3000 + b'"'}),
         (400, {"body": b"[1]"}),
         (400, {"body": b"{"}),
+        (400, {"body": b"\xff\xfe{}"}),
         (400, {"body": b"[" * 1500}),
         (415, {"Content_Type": "text/plain"}),
+        (415, {"Content_Type": "application/json-seq"}),
         (403, {"Host": "evil.example"}),
-        (411, {"Content_Length": "-1"}),
-        (411, {"Content_Length": ""}),
-        (413, {"Content_Length": "9" * 5000}),
+        (400, {"Content_Length": "-1"}),
+        (400, {"Content_Length": "9" * 5000}),
+        (413, {"Content_Length": "9" * 15}),
         (411, {"Transfer_Encoding": "chunked"}),
         (400, {"body": b'{"prompt": "a", "temperature": NaN}'}),
         (400, {"body": b'{"prompt": "a", "temperature": 1e999}'}),
         (400, {"body": b'{"prompt": "a\\ud800"}'}),
-        (501, {"path": "/v1/models", "method": "PUT"}),
+        (400, {"body": b'{"prompt": "a", "seed": ' + b"9" * 1500 + b"}"}),
+        (400, {"body": b'{"prompt": "a", "prompt": "b"}'}),
     ],
 )
 def test_what_is_not_a_request_of_ours_is_refused(
@@ -122,400 +137,259 @@ def test_what_is_not_a_request_of_ours_is_refused(
     assert not any(name.lower().startswith("access-control") for name in headers)
 
 
+def test_a_json_body_may_name_its_charset(plain: FrontServer) -> None:
+    assert ask(plain, Content_Type="Application/JSON; charset=utf-8")[0] == 200
+
+
 def test_no_preflight_is_answered(plain: FrontServer) -> None:
-    host, port = cast(tuple[str, int], plain.server_address[:2])
-    connection = http.client.HTTPConnection(host, port, timeout=20)
-    connection.request("OPTIONS", "/v1/completions", headers={"Origin": "https://evil.example"})
-    answer = connection.getresponse()
-    assert answer.status == 501
-    assert answer.getheader("Access-Control-Allow-Origin") is None
-    connection.close()
+    for path in ("/v1/completions", "/v1/models", "/other"):
+        status, _, headers = ask(plain, path, b"", "OPTIONS", Origin="https://evil.example")
+        assert status in (404, 405)
+        assert not any(name.lower().startswith("access-control") for name in headers)
 
 
-def raw(made: FrontServer, sent: bytes) -> bytes:
-    """Everything that comes back for `sent`, to the end of the connection."""
-    with socket.create_connection(
-        cast(tuple[str, int], made.server_address[:2]), timeout=20
-    ) as connection:
-        connection.sendall(sent)
-        return b"".join(iter(lambda: connection.recv(65536), b""))
-
-
-def test_a_body_that_is_not_read_is_not_taken_for_the_next_request(plain: FrontServer) -> None:
-    inner = b"GET /health HTTP/1.1\r\n\r\n"
-    head = (
-        f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
-        f"{len(inner)}\r\n\r\n".encode()
-    )
-    assert raw(plain, head + inner).count(b"HTTP/1.1 200") == 1
-
-
-def test_two_names_at_once_are_refused(plain: FrontServer) -> None:
-    assert b" 403 " in raw(
-        plain, b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"
-    )
-
-
-def test_a_client_that_resets_its_connection_leaves_no_trace(
-    plain: FrontServer, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UsageError("x"), 400),
+        (StoreMissing("no block"), 404),
+        (RecipeMismatch("x"), 409),
+        (ContextFull("x"), 400),
+        (ServerError("x"), 502),
+        (ZeroDivisionError("x"), 500),
+    ],
+)
+def test_each_failure_has_its_status(
+    error: Exception, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.create_connection(cast(tuple[str, int], plain.server_address[:2])) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        connection.sendall(b"POST /v1/comp")
-        time.sleep(0.1)
-    assert ask(plain, "/health", method="GET")[0] == 200
-    assert "Traceback" not in capsys.readouterr().err
+    class Failing(Scripted):
+        def prepare(self, request: Request) -> Job:
+            if "prepare" in str(request.fields.model):
+                raise error
+
+            def job(_: Cancellation) -> Iterator[Event]:
+                raise error
+                yield
+
+            return job
+
+    with fronted(Failing()) as made:
+        for model in ("prepare", "job"):
+            for stream in (False, True):
+                body = json.dumps({"model": model, "prompt": "x", "stream": stream})
+                found, answer, _ = ask(made, body=body)
+                assert (found, answer["error"]["code"]) == (status, status)
+    assert ("ZeroDivisionError" in capsys.readouterr().err) == (status == 500)
 
 
-class Waiting:
-    """A front that answers `chunks` as soon as it may."""
+def test_a_stream_that_fails_ends_with_an_error_and_without_done() -> None:
+    class Failing(Scripted):
+        def prepare(self, request: Request) -> Job:
+            def job(_: Cancellation) -> Iterator[Event]:
+                yield Begun(None, 0, "not grafted")
+                yield Part({"choices": []})
+                raise ServerError("gone")
 
-    def __init__(self) -> None:
-        self.go, self.asked = threading.Event(), list[bool]()
+            return job
 
-    @contextlib.contextmanager
-    def answer(
-        self, _path: str, _body: dict[str, Any], still_wanted: Callable[[], bool]
-    ) -> Iterator[Any]:
-        self.go.wait(20)
-        self.asked.append(still_wanted())
-        yield {}, iter([{"choices": []}])
+    with fronted(Failing()) as made:
+        answer = raw(made, post(b'{"prompt": "x", "stream": true}', "1.0"))
+    lines = [line for line in answer.partition(b"\r\n\r\n")[2].split(b"\n\n") if line]
+    assert b"[DONE]" not in answer
+    assert json.loads(lines[-1].removeprefix(b"data: "))["error"]["message"] == "gone"
 
 
-def test_a_client_that_left_while_it_waited_is_known_to_have_left() -> None:
-    front = Waiting()
-    body = (
-        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
-        b"application/json\r\nContent-Length: 2\r\n\r\n{}"
-    )
-    with fronted(front) as made:
-        for stays in (False, True):
-            front.go.clear()
-            with socket.create_connection(
-                cast(tuple[str, int], made.server_address[:2]), timeout=20
-            ) as connection:
-                connection.sendall(body)
-                if not stays:
-                    connection.close()
-                    time.sleep(0.1)
-                front.go.set()
-                if stays:
-                    assert connection.recv(20).startswith(b"HTTP/1.1 200")
-            while len(front.asked) < 1 + stays:
-                time.sleep(0.01)
-    assert front.asked == [False, True]
+# -- answers ---------------------------------------------------------------------------------------
+
+
+def test_an_answer_carries_what_was_done_in_its_headers() -> None:
+    begun = Begun("ab" * 32, 5, "exact: same recipe\u2026")
+    with fronted(Scripted(begun, Part({"a": 1}), Ended(Usage()))) as made:
+        status, answer, headers = ask(made)
+        assert (status, answer) == (200, {"a": 1})
+        assert headers["x-taliesin-block"] == "ab" * 32
+        assert headers["x-taliesin-tokens-skipped"] == "5"
+        assert headers["x-taliesin-proof"] == "exact: same recipe?"
+        stream = raw(made, post(b'{"prompt": "x", "stream": true}', "1.0"))
+        assert b"x-taliesin-block: abab" in stream
 
 
 def test_an_old_client_gets_a_stream_without_chunks() -> None:
-    front = Waiting()
-    front.go.set()
-    body = b'{"stream": true}'
-    head = (
-        f"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: "
-        f"application/json\r\nContent-Length: {len(body)}"
-    )
-    with fronted(front) as made:
-        answer = raw(made, head.encode() + b"\r\n\r\n" + body)
+    with fronted(Scripted()) as made:
+        answer = raw(made, post(b'{"prompt": "x", "stream": true}', "1.0"))
     assert b"Transfer-Encoding" not in answer
     assert answer.endswith(b'\r\n\r\ndata: {"choices": []}\n\ndata: [DONE]\n\n')
 
 
-def test_beyond_this_machine_needs_a_key() -> None:
-    front = cast(Front, SimpleNamespace())
-    for host in ("0.0.0.0", "::", "192.0.2.1"):
-        with pytest.raises(UsageError, match="without a key"):
-            FrontServer(front, host)
-    with pytest.raises(UsageError, match="key is not usable"):
-        FrontServer(front, "0.0.0.0", key="short")
+def test_a_stream_that_waits_says_so_in_comments() -> None:
+    service = Scripted()
+    service.go.clear()
+    with fronted(service) as made:
+        made.app.comment_seconds = 0.05
+        with socket.create_connection(address(made), timeout=20) as connection:
+            connection.sendall(post(b'{"prompt": "x", "stream": true}', "1.0"))
+            got = b""
+            while got.count(b": waiting\n\n") < 2:
+                got += connection.recv(65536)
+            service.go.set()
+            while part := connection.recv(65536):
+                got += part
+    assert got.startswith(b"HTTP/1.1 200")
+    assert b": X-Taliesin-Block: none\n" in got
+    assert got.endswith(b"data: [DONE]\n\n")
 
 
-# -- with a server ---------------------------------------------------------------------------------
+def test_requests_are_answered_one_at_a_time_in_their_order() -> None:
+    service = Scripted()
+    service.go.clear()
+    with fronted(service) as made:
+        threads = []
+        for index in range(5):
+            body = json.dumps({"prompt": str(index)})
+            threads.append(threading.Thread(target=ask, args=(made,), kwargs={"body": body}))
+            threads[-1].start()
+            while made.app.metrics.computing + made.app.metrics.waiting <= index:
+                time.sleep(0.005)
+        assert service.began.acquire(timeout=20)
+        assert not service.began.acquire(blocking=False)
+        assert (made.app.metrics.computing, made.app.metrics.waiting) == (1, 4)
+        service.go.set()
+        for thread in threads:
+            thread.join()
+    assert [request.body["prompt"] for request in service.computed] == ["0", "1", "2", "3", "4"]
 
 
-def text(n: int, seed: int) -> str:
-    return "".join(random.Random(seed).choices("abcdefghijklmnopqrstuvwxyz    ", k=n))
+def test_more_requests_than_may_wait_are_told_to_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(app, "MOST_REQUESTS", 1)
+    service = Scripted()
+    service.go.clear()
+    with fronted(service) as made:
+        first = threading.Thread(target=ask, args=(made,))
+        first.start()
+        assert service.began.acquire(timeout=20)
+        status, _, headers = ask(made)
+        assert (status, headers["retry-after"]) == (503, "1")
+        service.go.set()
+        first.join()
+        assert ask(made)[0] == 200
 
 
-@pytest.fixture(scope="module")
-def live(tiny_model: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    """A front on a server of two slots, and a library with the blocks `notes` and `other`."""
-    try:
-        server.find_binary()
-    except EngineUnavailable as error:
-        pytest.skip(f"no llama-server: {error.hint}")
-    folder, model = tmp_path_factory.mktemp("serve"), tiny_model()
+def test_bodies_that_wait_are_bounded_together() -> None:
+    service = Scripted()
+    service.go.clear()
+    body = b'{"prompt": "' + b"x" * 900 + b'"}'
+    with fronted(service, max_body_bytes=1000) as made:
+        threads = []
+        for _ in range(app.MOST_BODIES):
+            threads.append(threading.Thread(target=ask, args=(made,), kwargs={"body": body}))
+            threads[-1].start()
+        while len(service.asked) < app.MOST_BODIES:
+            time.sleep(0.005)
+        assert ask(made, body=body)[0] == 503
+        service.go.set()
+        for thread in threads:
+            thread.join()
+        assert ask(made, body=body)[0] == 200
+
+
+# -- clients that leave ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_ends_its_computation(stream: bool) -> None:
+    service = Scripted()
+    service.go.clear()
+    with fronted(service) as made:
+        body = json.dumps({"prompt": "x", "stream": stream}).encode()
+        with socket.create_connection(address(made), timeout=20) as connection:
+            connection.sendall(post(body))
+            assert service.began.acquire(timeout=20)
+            assert not service.cancelled.acquire(blocking=False)
+        assert service.cancelled.acquire(timeout=20)
+        assert ask(made)[0] == 200
+        assert made.app.metrics.left == 1
+
+
+def test_a_client_that_left_while_it_waited_is_never_computed() -> None:
+    service = Scripted()
+    service.go.clear()
+    with fronted(service) as made:
+        first = threading.Thread(target=ask, args=(made,))
+        first.start()
+        assert service.began.acquire(timeout=20)
+        with socket.create_connection(address(made), timeout=20) as connection:
+            connection.sendall(post())
+            while made.app.metrics.waiting != 1:
+                time.sleep(0.005)
+        while made.app.metrics.waiting:
+            time.sleep(0.005)
+        service.go.set()
+        first.join()
+        assert ask(made)[0] == 200
+    assert service.began.acquire(blocking=False)  # the last one's
+    assert not service.began.acquire(blocking=False)
+
+
+def test_a_client_that_does_not_read_keeps_no_turn() -> None:
+    many = [Part({"text": "x" * 50_000}) for _ in range(200)]
+    service = Scripted(Begun(None, 0, ""), *many, Ended(Usage()))
     with (
-        Library(folder / "library") as library,
-        Engine(str(model), settings=Settings(n_ubatch=256, n_threads=1)) as engine,
+        fronted(service) as made,
+        socket.create_connection(address(made), timeout=20) as connection,
     ):
-        for seed, name in enumerate(("notes", "other")):
-            engine.save(library, text(900, seed), name)
-    made = server.launch(model, OPTIONS, folder / "server")
-    try:
-        with (
-            ServerEngine(str(model), server=made) as ready,
-            fronted(Front(ready, folder / "library", "tiny")) as front,
-        ):
-            yield SimpleNamespace(
-                front=front, engine=ready, library=folder / "library", model=model
-            )
-    finally:
-        made.stop()
+        connection.sendall(post(b'{"prompt": "x", "stream": true}'))
+        assert service.began.acquire(timeout=20)
+        service.events = (Begun(None, 0, ""), Part({"a": 1}), Ended(Usage()))
+        assert ask(made)[1] == {"a": 1}
 
 
-@pytest.fixture
-def openai_client(live: SimpleNamespace) -> Iterator[Any]:
-    import httpx
-    import openai
-
-    with openai.OpenAI(
-        base_url=live.front.url,
-        api_key="unused",
-        max_retries=0,
-        http_client=httpx.Client(trust_env=False),
-    ) as client:
-        yield client
+def test_the_end_of_the_front_ends_what_computes() -> None:
+    service = Scripted()
+    service.go.clear()
+    with fronted(service) as made:
+        asked = threading.Thread(target=ask, args=(made,))
+        asked.start()
+        assert service.began.acquire(timeout=20)
+    assert service.cancelled.acquire(timeout=20)
+    asked.join()
 
 
-@pytest.mark.native
-@pytest.mark.slow
-def test_a_named_block_answers_a_chat_as_the_engine_does(
-    live: SimpleNamespace, openai_client: Any
-) -> None:
-    asked = {
-        "model": "tiny",
-        "messages": [{"role": "user", "content": "what is in it?"}],
-        "max_tokens": 8,
-        "temperature": 0,
-        "extra_body": {"taliesin_block": "notes", "samplers": ["temperature"]},
-    }
-    raw = openai_client.chat.completions.with_raw_response.create(**asked)
-    answer = raw.parse()
-    with Library(live.library) as library, library.open("notes") as block:
-        grafted = live.engine.graft_block(block)
-        expected = grafted.complete(grafted.query("what is in it?"), 8)
-        assert raw.headers["x-taliesin-block"] == block.block_id
-        assert raw.headers["x-taliesin-tokens-skipped"] == str(len(block.header.tokens))
-    assert raw.headers["x-taliesin-proof"].startswith("exact")
-    assert answer.object == "chat.completion"
-    assert answer.choices[0].message.content == expected.text
-    assert answer.usage.completion_tokens == len(expected.tokens)
+# -- counts ----------------------------------------------------------------------------------------
 
-    streamed = "".join(
-        chunk.choices[0].delta.content or ""
-        for chunk in openai_client.chat.completions.create(**asked, stream=True)
-        if chunk.choices
+
+def test_every_request_leaves_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with fronted(Scripted()) as made:
+        ask(made)
+        ask(made, "/v1/models?key=secret", method="GET")
+        ask(made, "/no\x7f"[:3], method="GET")
+    lines = [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()]
+    assert lines[0].startswith("POST /v1/completions prompt 7 cached 3 generated 2 ")
+    assert lines[0].endswith(" ms 200")
+    assert lines[1].startswith("GET /v1/models ")
+    assert lines[2].endswith(" ms 404")
+    assert len(lines) == 3
+
+
+def test_metrics_count_tokens_and_answers() -> None:
+    with fronted(Scripted()) as made:
+        ask(made)
+        ask(made)
+        ask(made, body=b"{")
+        connection = http.client.HTTPConnection(*address(made), timeout=20)
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        assert answer.getheader("Content-Type", "").startswith("text/plain; version=0.0.4")
+        text = answer.read().decode()
+        connection.close()
+    values = dict(
+        line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")
     )
-    assert streamed == expected.text
-
-
-@pytest.mark.native
-@pytest.mark.slow
-def test_the_longest_block_that_begins_the_prompt_is_grafted(
-    live: SimpleNamespace, openai_client: Any
-) -> None:
-    with Library(live.library) as library, library.open("other") as block:
-        ids = [*block.header.tokens.tolist(), *range(300, 310)]
-        expected = live.engine.graft_block(block).complete(list(range(300, 310)), 6)
-        n_block = len(block.header.tokens)
-    asked = {
-        "model": "tiny",
-        "prompt": ids,
-        "max_tokens": 6,
-        "temperature": 0,
-        "extra_body": {"samplers": ["temperature"]},
-    }
-    raw = openai_client.completions.with_raw_response.create(**asked)
-    assert raw.headers["x-taliesin-tokens-skipped"] == str(n_block)
-    assert raw.parse().choices[0].text == expected.text
-    streamed = "".join(
-        c.choices[0].text
-        for c in openai_client.completions.create(**asked, stream=True)
-        if c.choices
-    )
-    assert streamed == expected.text
-
-
-@pytest.mark.native
-@pytest.mark.slow
-def test_other_requests_pass_through_and_are_fresh(
-    live: SimpleNamespace, openai_client: Any
-) -> None:
-    asked = {
-        "model": "tiny",
-        "messages": [{"role": "user", "content": "hello"}],
-        "max_tokens": 6,
-        "temperature": 0,
-    }
-    first = openai_client.chat.completions.with_raw_response.create(**asked)
-    second = openai_client.chat.completions.with_raw_response.create(**asked)
-    assert first.headers["x-taliesin-block"] == "none"
-    assert first.headers["x-taliesin-proof"] == "not grafted"
-    assert first.parse().choices[0].message.content == second.parse().choices[0].message.content
-    parts = [
-        c.choices[0].delta.content or ""
-        for c in openai_client.chat.completions.create(**asked, stream=True)
-        if c.choices
-    ]
-    assert "".join(parts) == first.parse().choices[0].message.content
-
-
-@pytest.mark.native
-@pytest.mark.slow
-def test_a_wrong_block_or_question_is_a_clear_error(
-    live: SimpleNamespace, openai_client: Any
-) -> None:
-    import openai
-
-    messages = [{"role": "user", "content": "x"}]
-    with pytest.raises(openai.NotFoundError, match="no block"):
-        openai_client.chat.completions.create(
-            model="tiny", messages=messages, extra_body={"taliesin_block": "absent"}
-        )
-    for body in ({"messages": messages * 2}, {"messages": [{"role": "system", "content": "x"}]}):
-        with pytest.raises(openai.BadRequestError, match="one question"):
-            openai_client.chat.completions.create(
-                model="tiny", **body, extra_body={"taliesin_block": "notes"}
-            )
-    with pytest.raises(openai.BadRequestError, match="one answer"):
-        openai_client.completions.create(model="tiny", prompt="x", n=2)
-    # llama-server's own name for it, which would compute the block's sequel in a batch and call it
-    # exact
-    with pytest.raises(openai.BadRequestError, match="one answer"):
-        openai_client.completions.create(
-            model="tiny", prompt="x", extra_body={"taliesin_block": "notes", "n_cmpl": 2}
-        )
-    # What llama-server refuses is not worth another try.
-    for prompt in ([1, -5], [1, 10**30], "x" * 5000):
-        with pytest.raises(openai.BadRequestError, match="refused"):
-            openai_client.completions.create(model="tiny", prompt=prompt, max_tokens=1)
-
-
-@pytest.mark.native
-@pytest.mark.slow
-def test_progress_chunks_do_not_hide_the_counts(live: SimpleNamespace) -> None:
-    body = {
-        "prompt": "x",
-        "taliesin_block": "notes",
-        "stream": True,
-        "return_progress": True,
-        "max_tokens": 1,
-    }
-    with live.front.front.answer("/v1/completions", body) as (headers, objects):
-        assert headers["X-Taliesin-Proof"].startswith("exact")
-        assert list(objects)
-
-
-@pytest.mark.native
-@pytest.mark.slow
-def test_a_damaged_block_is_not_used_and_the_request_is_answered(
-    live: SimpleNamespace, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with Library(live.library) as library:
-        info = library.info("notes")
-        with library.open("notes") as block:
-            path, prompt = block.path, [*block.header.tokens.tolist(), 300]
-    kept = path.read_bytes()
-    damaged = bytearray(kept)
-    damaged[len(kept) // 2] ^= 1
-    for content in (bytes(damaged), kept[:100], kept):
-        path.unlink()
-        path.write_bytes(content)
-        front = Front(live.engine, live.library, "tiny")
-        with front.answer("/v1/completions", {"prompt": prompt, "max_tokens": 1}) as (
-            headers,
-            objects,
-        ):
-            assert headers["X-Taliesin-Block"] == (info.id if content == kept else "none")
-            assert list(objects)
-    assert info.id[:12] in capsys.readouterr().err
-
-
-@pytest.mark.native
-@pytest.mark.slow
-def test_the_command_ends_with_its_server(tiny_model: Models, tmp_path: Path) -> None:
-    try:
-        server.find_binary()
-    except EngineUnavailable as error:
-        pytest.skip(f"no llama-server: {error.hint}")
-    command = [
-        sys.executable,
-        "-m",
-        "taliesin",
-        "serve",
-        "--port",
-        "0",
-        "--model",
-        str(tiny_model()),
-    ]
-    environment = {
-        **os.environ,
-        "TALIESIN_SERVER_RUN": str(tmp_path),
-        "TALIESIN_LIBRARY": str(tmp_path / "library"),
-    }
-    with subprocess.Popen(
-        [*command, "--threads", "1", "--ctx", "512"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("http://127.0.0.1:")
-        children = (
-            Path(f"/proc/{process.pid}/task/{process.pid}/children")
-            .read_text(encoding="ascii")
-            .split()
-        )
-        os.kill(int(children[0]), signal.SIGKILL)
-        assert process.wait() == 35
-        assert process.stderr is not None
-        assert "has ended" in process.stderr.read()
-
-
-@pytest.mark.native
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_command_leaves_no_server_behind(
-    tiny_model: Models, tmp_path: Path, number: int
-) -> None:
-    try:
-        server.find_binary()
-    except EngineUnavailable as error:
-        pytest.skip(f"no llama-server: {error.hint}")
-    command = [
-        sys.executable,
-        "-m",
-        "taliesin",
-        "serve",
-        "--port",
-        "0",
-        "--model",
-        str(tiny_model()),
-    ]
-    environment = {
-        **os.environ,
-        "TALIESIN_SERVER_RUN": str(tmp_path / "run"),
-        "TALIESIN_LIBRARY": str(tmp_path / "library"),
-    }
-    with subprocess.Popen(
-        [*command, "--threads", "1", "--ctx", "512"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=environment,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("http://127.0.0.1:")
-        children = (
-            Path(f"/proc/{process.pid}/task/{process.pid}/children")
-            .read_text(encoding="ascii")
-            .split()
-        )
-        assert len(children) == 1
-        process.send_signal(number)
-        assert process.wait() == (143 if number == signal.SIGTERM else -signal.SIGKILL)
-        until = time.monotonic() + 30
-        while server.birth(int(children[0])) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert not server.birth(int(children[0]))
+    assert values['taliesin_requests_total{path="/v1/completions",status="200"}'] == "2"
+    assert values['taliesin_requests_total{path="/v1/completions",status="400"}'] == "1"
+    assert values["taliesin_prompt_tokens_total"] == "14"
+    assert values["taliesin_cached_tokens_total"] == "6"
+    assert values["taliesin_generated_tokens_total"] == "4"
+    assert values["taliesin_request_seconds_count"] == "3"
+    assert values['taliesin_request_seconds_bucket{le="+Inf"}'] == "3"
