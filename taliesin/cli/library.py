@@ -5,7 +5,6 @@ engine.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -131,6 +130,8 @@ def show(
 
 
 def _block_fields(store: Library, block: BlockFile, info: BlockInfo) -> dict[str, Any]:
+    from taliesin.host.records import plain
+
     header = block.header
     return {
         "name": info.name,
@@ -140,7 +141,7 @@ def _block_fields(store: Library, block: BlockFile, info: BlockInfo) -> dict[str
         "equals": header.equals,
         "n_tokens": block.layout.n_tokens,
         "n_tail": block.layout.n_tail,
-        "part": asdict(header.part),
+        "part": plain(header.part),
         "text_bytes": block.layout.text_bytes,
         "payload_bytes": block.payload_bytes,
         "file_bytes": block.layout.file_bytes,
@@ -151,9 +152,9 @@ def _block_fields(store: Library, block: BlockFile, info: BlockInfo) -> dict[str
         "verified": not store.needs_verification(block, "once"),
         "after_query": list(header.after_query),
         "stop": list(header.stop),
-        "source": asdict(header.source) if header.source else None,
+        "source": plain(header.source),
         "recipe": dict(header.recipe),
-        "certificate": asdict(header.certificate) if header.certificate else None,
+        "certificate": plain(header.certificate),
         "extra": dict(header.extra),
         "root": block.root,
         "path": str(block.path),

@@ -85,7 +85,9 @@ def convert(
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as fault:
-        raise _explained(fault, value, what, where, error, hint) from fault
+        raise _explained(
+            fault, value, kind, what=what, where=where, error=error, hint=hint
+        ) from fault
 
 
 def decode(
@@ -151,6 +153,8 @@ def _no_constant(name: str) -> float:
 def _explained(
     fault: msgspec.ValidationError,
     value: Any,
+    kind: Any,
+    *,
     what: str,
     where: object,
     error: type[ToolkitError],
@@ -176,8 +180,9 @@ def _explained(
         if got is None and kinds["got"] != "null":
             got = kinds["got"]
         expected: object = kinds["expected"].replace("`", "")
-    else:  # a rule of the struct's own, or a bound
-        got, expected = _at(value, place), text.replace("`", "")
+    else:  # a rule of the struct's own, a bound or a choice
+        said = text.replace("`", "").removeprefix("Expected ")
+        got, expected = _at(value, place), _in_words(kind, place) or said
     shown = json.dumps(got, ensure_ascii=False, default=str)
     if len(shown) > _GOT_CHARS:
         shown = shown[: _GOT_CHARS - 1] + "…"
@@ -190,9 +195,46 @@ def _explained(
     )
 
 
+def _steps(place: str) -> list[tuple[str, str]]:
+    """A path of msgspec's such as `a.b[2].c` as keys and indices."""
+    return re.findall(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]", place)
+
+
+def _in_words(kind: Any, place: str) -> str | None:
+    """What the type expects at a path: its description, or the values that it may have."""
+    from msgspec import inspect  # not at the top: only a fault needs it
+
+    def branches(kind: inspect.Type) -> list[inspect.Type]:
+        """A type, what it annotates, and the members of a union."""
+        if isinstance(kind, inspect.Metadata):
+            return [kind, *branches(kind.type)]
+        if isinstance(kind, inspect.UnionType):
+            return [branch for member in kind.types for branch in branches(member)]
+        return [kind]
+
+    kinds = branches(inspect.type_info(kind))
+    for key, _index in _steps(place):
+        inner: list[inspect.Type] = []
+        for one in kinds:
+            if isinstance(one, inspect.StructType):
+                inner += [field.type for field in one.fields if field.encode_name == key]
+            elif isinstance(one, inspect.DictType):
+                inner.append(one.value_type)
+            elif isinstance(one, inspect.ListType | inspect.SetType | inspect.VarTupleType):
+                inner.append(one.item_type)
+        kinds = [branch for one in inner for branch in branches(one)]
+    for one in kinds:
+        if isinstance(one, inspect.Metadata):
+            said = (one.extra_json_schema or {}).get("description")
+            if said is not None:
+                return str(said)
+    values = [v for one in kinds if isinstance(one, inspect.LiteralType) for v in one.values]
+    return " or ".join(map(str, values)) or None
+
+
 def _at(value: Any, place: str) -> Any:
     """What stands at a path of msgspec's such as `a.b[2].c`; None if it cannot be followed."""
-    for key, index in re.findall(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]", place):
+    for key, index in _steps(place):
         try:
             value = value[int(index)] if index else value[key]
         except (KeyError, IndexError, TypeError, ValueError):

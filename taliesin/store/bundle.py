@@ -15,26 +15,38 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Final, Literal
 
 from taliesin.errors import FormatError, StoreDamaged, UnsupportedVersion, UsageError
-from taliesin.host import durable
-from taliesin.host.canonical import canonical_json, is_digest, parse_canonical_json
+from taliesin.host import durable, records
+from taliesin.host.canonical import canonical_json, parse_canonical_json
+from taliesin.host.kinds import Digest, PositiveCount
+from taliesin.host.records import Record
 from taliesin.store.blockfile import SUFFIX, BlockFile, open_regular
 
-VERSION = 1
-_FORMAT = "taliesin-bundle"
+VERSION: Final = 1
+_FORMAT: Final = "taliesin-bundle"
 _MANIFEST = "manifest.json"
 _MAX_MANIFEST_BYTES = 1 << 24
 
 
-class Entry(NamedTuple):
+class Entry(Record, frozen=True, kw_only=True):
     """One line of the manifest: a name and the block it is for. Several names may share a block."""
 
     name: str
-    id: str
-    bytes: int
-    root: str
+    id: Digest
+    bytes: PositiveCount
+    root: Digest
+
+
+class Manifest(Record, frozen=True, kw_only=True):
+    """The first member of a bundle: what follows, and under which names."""
+
+    SCHEMA = "taliesin.bundle/1"
+
+    format: Literal["taliesin-bundle"]
+    version: Literal[1]
+    blocks: tuple[Entry, ...]
 
 
 def _member_name(block_id: str) -> str:
@@ -78,11 +90,16 @@ def write(path: Path, blocks: Mapping[str, BlockFile]) -> int:
             "the bundle exists already", where=path, hint="remove it, or choose another name"
         )
     entries = [
-        Entry(name, block.block_id or block.file_digest(), block.identity.size, block.root)
+        Entry(
+            name=name,
+            id=block.block_id or block.file_digest(),
+            bytes=block.identity.size,
+            root=block.root,
+        )
         for name, block in blocks.items()
     ]
     manifest = canonical_json(
-        {"format": _FORMAT, "version": VERSION, "blocks": [entry._asdict() for entry in entries]}
+        records.plain(Manifest(format=_FORMAT, version=VERSION, blocks=tuple(entries)))
     )
     with (
         durable.replacing(path) as file,
@@ -143,41 +160,23 @@ def _read_manifest(tar: tarfile.TarFile, where: Path) -> list[Entry]:
             got=info.size,
             where=where,
         )
-    manifest = parse_canonical_json(
-        _content(tar, info, where).read(), "the bundle's manifest", where
-    )
-    if manifest.get("format") != _FORMAT:
-        raise FormatError("not a bundle", expected=_FORMAT, got=manifest.get("format"), where=where)
-    version = manifest.get("version")
+    what = "the bundle's manifest"
+    fields = parse_canonical_json(_content(tar, info, where).read(), what, where)
+    if fields.get("format") != _FORMAT:
+        raise FormatError("not a bundle", expected=_FORMAT, got=fields.get("format"), where=where)
+    version = fields.get("version")
     if isinstance(version, int) and version > VERSION:
         raise UnsupportedVersion(
             f"bundle of version {version}; this program reads version {VERSION}", where=where
         )
-    blocks = manifest.get("blocks")
-    if version != VERSION or not isinstance(blocks, list):
-        raise FormatError("the bundle's manifest is malformed", where=where)
-    entries = [_entry(value, where) for value in blocks]
+    entries = list(records.convert(fields, Manifest, what=what, where=where).blocks)
     if len({entry.name for entry in entries}) != len(entries):
         raise FormatError("the bundle's manifest gives a name twice", where=where)
-    if len({entry[1:] for entry in entries}) != len({entry.id for entry in entries}):
+    if len({(entry.id, entry.bytes, entry.root) for entry in entries}) != len(
+        {entry.id for entry in entries}
+    ):
         raise FormatError("the bundle's manifest describes a block in two ways", where=where)
     return entries
-
-
-def _entry(value: object, where: Path) -> Entry:
-    if (
-        not isinstance(value, dict)
-        or set(value) != set(Entry._fields)
-        or not isinstance(value["name"], str)
-        or not is_digest(value["id"])
-        or not is_digest(value["root"])
-        or type(value["bytes"]) is not int
-        or value["bytes"] < 1
-    ):
-        raise FormatError(
-            "a line of the bundle's manifest is malformed", got=repr(value)[:200], where=where
-        )
-    return Entry(**value)
 
 
 def _members(

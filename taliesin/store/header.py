@@ -9,49 +9,67 @@ Deliberately does not know: where in a file the bytes lie (`blockfile`), and wha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import msgspec
 
 from taliesin.errors import FormatError
-from taliesin.host.canonical import canonical_json, is_digest, parse_canonical_json
+from taliesin.host import records
+from taliesin.host.canonical import canonical_json, parse_canonical_json
+from taliesin.host.kinds import Count, Digest, PositiveCount, TokenId, UtcTime
+from taliesin.host.records import Record
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_CREATED = re.compile(r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d(\.\d{1,9})?Z")
-
 Equals = Literal["one-shot", "block-then-query"]
-EQUALS: tuple[Equals, ...] = ("one-shot", "block-then-query")
 
 
-@dataclass(frozen=True, slots=True)
-class Certificate:
+class Certificate(Record, frozen=True, kw_only=False):
     """What a fixed probe gave right after the fresh prefill: its ids, one digest per logits vector,
     the greedy ids.
     """
 
-    probe: tuple[int, ...]
-    sha256: tuple[str, ...]
-    greedy: tuple[int, ...]
+    probe: tuple[TokenId, ...]
+    sha256: Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1)]
+    greedy: tuple[TokenId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Record, frozen=True, kw_only=False):
     """Place of a block in a text that was split over `count` blocks; `index` from 0."""
 
-    index: int
-    count: int
+    index: Count
+    count: PositiveCount
+
+    def __post_init__(self) -> None:
+        if self.index >= self.count:
+            raise ValueError("0 <= index < count")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Record, frozen=True, kw_only=False):
     """The file that the text came from."""
 
-    sha256: str
-    bytes: int
+    sha256: Digest
+    bytes: Count
+
+
+class BlockMeta(Record, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The meta object of a block file. Keys that a later program added are allowed and kept."""
+
+    SCHEMA = "taliesin.block-meta/1"
+
+    title: str
+    created: UtcTime
+    recipe: Annotated[dict[str, Any], msgspec.Meta(min_length=1)]
+    equals: Equals
+    certificate: Certificate | None = None
+    after_query: tuple[TokenId, ...] = ()
+    stop: tuple[TokenId, ...] = ()
+    part: Part = Part(0, 1)
+    source: Source | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,18 +98,8 @@ class BlockHeader:
 
     def meta(self) -> dict[str, Any]:
         """The meta object of the file."""
-        return {
-            **self.extra,
-            "title": self.title,
-            "created": self.created,
-            "recipe": dict(self.recipe),
-            "equals": self.equals,
-            "certificate": None if self.certificate is None else asdict(self.certificate),
-            "after_query": list(self.after_query),
-            "stop": list(self.stop),
-            "part": asdict(self.part),
-            "source": None if self.source is None else asdict(self.source),
-        }
+        known = {name: getattr(self, name) for name in BlockMeta.__struct_fields__}
+        return {**self.extra, **records.plain({**known, "recipe": dict(self.recipe)})}
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -137,7 +145,7 @@ def decode(encoded: Encoded, where: object) -> BlockHeader:
     Raises:
         FormatError: they break a rule of the format.
     """
-    fields = _checked_meta(parse_canonical_json(encoded.meta, "meta", where), where)
+    fields = _checked_meta(encoded.meta, where)
     tokens = _decode_ids(encoded.tokens, "tokens", where)
     tail = _decode_ids(encoded.tail, "tail", where)
     try:
@@ -150,112 +158,13 @@ def decode(encoded: Encoded, where: object) -> BlockHeader:
 # -- meta ------------------------------------------------------------------------------------------
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _ids(value: object, key: str, where: object) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(_is_int(v) and 0 <= v < 1 << 31 for v in value):
-        raise FormatError(
-            f"meta field {key} is not a list of token ids",
-            expected="integers 0 to 2^31-1",
-            where=where,
-        )
-    return tuple(value)
-
-
-def _sub_object(value: object, key: str, names: set[str], where: object) -> dict[str, Any]:
-    if not isinstance(value, dict) or set(value) != names:
-        raise FormatError(
-            f"meta field {key} is malformed",
-            expected=f"an object with {sorted(names)}",
-            where=where,
-        )
-    return value
-
-
-def _certificate(value: object, where: object) -> Certificate | None:
-    if value is None:
-        return None
-    fields = _sub_object(value, "certificate", {"probe", "sha256", "greedy"}, where)
-    digests = fields["sha256"]
-    if not isinstance(digests, list) or not digests or not all(map(is_digest, digests)):
-        raise FormatError("meta field certificate.sha256 is not a list of digests", where=where)
-    return Certificate(
-        _ids(fields["probe"], "certificate.probe", where),
-        tuple(digests),
-        _ids(fields["greedy"], "certificate.greedy", where),
-    )
-
-
-def _part(value: object, where: object) -> Part:
-    fields = _sub_object(value, "part", {"index", "count"}, where)
-    index, count = fields["index"], fields["count"]
-    if not (_is_int(index) and _is_int(count) and 0 <= index < count):
-        raise FormatError(
-            "meta field part is out of range",
-            expected="0 <= index < count",
-            got=fields,
-            where=where,
-        )
-    return Part(index, count)
-
-
-def _source(value: object, where: object) -> Source | None:
-    if value is None:
-        return None
-    fields = _sub_object(value, "source", {"sha256", "bytes"}, where)
-    if not is_digest(fields["sha256"]) or not _is_int(fields["bytes"]) or fields["bytes"] < 0:
-        raise FormatError(
-            "meta field source is malformed", expected="sha256 and bytes", got=fields, where=where
-        )
-    return Source(fields["sha256"], fields["bytes"])
-
-
-_KNOWN_KEYS = frozenset(
-    ("title", "created", "recipe", "equals", "certificate", "after_query", "stop", "part", "source")
-)
-
-
-def _checked_meta(meta: dict[str, Any], where: object) -> dict[str, Any]:
-    """The constructor arguments of `BlockHeader` that the meta object gives. Raises FormatError, a
-    message per rule.
-    """
-    for key in ("title", "created", "recipe", "equals"):
-        if key not in meta:
-            raise FormatError(f"meta field {key} is missing", where=where)
-    if not isinstance(meta["title"], str):
-        raise FormatError(
-            "meta field title is not a string", got=type(meta["title"]).__name__, where=where
-        )
-    if not isinstance(meta["created"], str) or not _CREATED.fullmatch(meta["created"]):
-        raise FormatError(
-            "meta field created is not a UTC time",
-            expected="YYYY-MM-DDThh:mm:ssZ",
-            got=meta["created"],
-            where=where,
-        )
-    if not isinstance(meta["recipe"], dict) or not meta["recipe"]:
-        raise FormatError("meta field recipe is not an object with fields", where=where)
-    if meta["equals"] not in EQUALS:
-        raise FormatError(
-            "meta field equals is unknown",
-            expected=" or ".join(EQUALS),
-            got=meta["equals"],
-            where=where,
-        )
-    return {
-        "title": meta["title"],
-        "created": meta["created"],
-        "recipe": meta["recipe"],
-        "equals": meta["equals"],
-        "certificate": _certificate(meta.get("certificate"), where),
-        "after_query": _ids(meta.get("after_query", []), "after_query", where),
-        "stop": _ids(meta.get("stop", []), "stop", where),
-        "part": _part(meta.get("part", {"index": 0, "count": 1}), where),
-        "source": _source(meta.get("source"), where),
-        "extra": {key: value for key, value in meta.items() if key not in _KNOWN_KEYS},
-    }
+def _checked_meta(raw: bytes, where: object) -> dict[str, Any]:
+    """The constructor arguments of `BlockHeader` that the meta object gives. Raises FormatError."""
+    fields = parse_canonical_json(raw, "the block's meta", where)
+    meta = records.convert(fields, BlockMeta, what="the block's meta", where=where)
+    known = {name: getattr(meta, name) for name in BlockMeta.__struct_fields__}
+    extra = {key: value for key, value in fields.items() if key not in known}
+    return {**known, "extra": extra}
 
 
 def _encode_meta(header: BlockHeader) -> bytes:
@@ -263,7 +172,7 @@ def _encode_meta(header: BlockHeader) -> bytes:
         raw = canonical_json(header.meta())
     except (TypeError, ValueError) as error:
         raise FormatError("meta cannot be written as JSON", got=str(error)) from error
-    _checked_meta(parse_canonical_json(raw, "meta"), None)
+    _checked_meta(raw, None)
     return raw
 
 

@@ -13,10 +13,14 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from taliesin.errors import StoreDamaged
 from taliesin.store.refs import Ref
+
+T = TypeVar("T")
 
 # Another number means other tables: the file is thrown away and built again.
 SCHEMA = 3
@@ -58,6 +62,21 @@ class BlockRow(NamedTuple):
     problem: str | None
 
 
+class _RefRow(NamedTuple):
+    """A ref as SQLite keeps it: `pinned` is 0 or 1."""
+
+    file: bytes
+    stamp: str
+    name: str
+    block_id: str
+    root: str
+    pinned: int
+    created: str
+
+    def ref(self) -> Ref:
+        return Ref(*self[:5], bool(self.pinned), self.created)
+
+
 class Changes(NamedTuple):
     """What differs between the index and the files. A folder's stamp says up to when its rows are
     known to be right.
@@ -91,26 +110,28 @@ class Index:
 
     def blocks(self) -> dict[str, BlockRow]:
         """Block id -> row."""
-        return {row[0]: BlockRow._make(row) for row in self._rows("SELECT * FROM blocks")}
+        rows = self._typed("SELECT * FROM blocks", BlockRow)
+        return {row.id: row for row in rows}
 
     def refs(self) -> list[Ref]:
         """Sorted by name."""
-        rows = self._rows("SELECT * FROM refs ORDER BY name")
-        return [Ref._make((*row[:5], bool(row[5]), row[6])) for row in rows]
+        query = "SELECT file, stamp, name, block_id, root, pinned, created FROM refs ORDER BY name"
+        return [row.ref() for row in self._typed(query, _RefRow)]
 
     def used(self) -> dict[str, float]:
         """Block id -> Unix time of its last use, for the blocks that were used."""
-        return dict(self._rows("SELECT id, at FROM used"))
+        return dict(self._typed("SELECT id, at FROM used", tuple[str, float]))
 
     def folder_stamps(self) -> dict[str, str]:
-        return dict(self._rows("SELECT folder, stamp FROM folders"))
+        return dict(self._typed("SELECT folder, stamp FROM folders", tuple[str, str]))
 
     def block_stamps(self, folder: str) -> dict[str, str]:
         """Block id -> stamp, for the blocks in that folder of `blocks/`."""
-        return dict(self._rows("SELECT id, stamp FROM blocks WHERE id GLOB ?", f"{folder}*"))
+        query = "SELECT id, stamp FROM blocks WHERE id GLOB ?"
+        return dict(self._typed(query, tuple[str, str], f"{folder}*"))
 
     def ref_stamps(self) -> dict[bytes, str]:
-        return dict(self._rows("SELECT file, stamp FROM refs"))
+        return dict(self._typed("SELECT file, stamp FROM refs", tuple[bytes, str]))
 
     def apply(self, changes: Changes) -> None:
         """All of it in one transaction."""
@@ -136,16 +157,12 @@ class Index:
 
     def verified(self) -> Mapping[str, tuple[str, float]]:
         """Block id -> (stamp of the file that was verified, Unix time of that)."""
-        return {
-            block_id: (stamp, at)
-            for block_id, stamp, at in self._rows("SELECT id, stamp, at FROM verified")
-        }
+        rows = self._typed("SELECT id, stamp, at FROM verified", tuple[str, str, float])
+        return {block_id: (stamp, at) for block_id, stamp, at in rows}
 
     def verified_stamp(self, block_id: str) -> str | None:
-        return next(
-            (row[0] for row in self._rows("SELECT stamp FROM verified WHERE id = ?", block_id)),
-            None,
-        )
+        query = "SELECT stamp FROM verified WHERE id = ?"
+        return next((row[0] for row in self._typed(query, tuple[str], block_id)), None)
 
     def set_verified(self, block_id: str, stamp: str, at: float) -> None:
         with self._transaction() as db:
@@ -155,7 +172,7 @@ class Index:
         """Block id -> Unix time at which its certificate was last re-run by this machine's engine
         and held.
         """
-        return dict(self._rows("SELECT id, at FROM certified"))
+        return dict(self._typed("SELECT id, at FROM certified", tuple[str, float]))
 
     def set_certified(self, block_id: str, at: float) -> None:
         with self._transaction() as db:
@@ -163,9 +180,15 @@ class Index:
 
     def last_used(self, block_id: str) -> float | None:
         """Unix time of the block's last use."""
-        return next(
-            (row[0] for row in self._rows("SELECT at FROM used WHERE id = ?", block_id)), None
-        )
+        query = "SELECT at FROM used WHERE id = ?"
+        return next((row[0] for row in self._typed(query, tuple[float], block_id)), None)
+
+    def _typed(self, query: str, kind: type[T], *values: str) -> list[T]:
+        """The rows as `kind`; none of an index that holds something else, which is begun anew."""
+        try:
+            return msgspec.convert(self._rows(query, *values), list[kind])  # type: ignore[valid-type]
+        except msgspec.ValidationError:
+            return msgspec.convert(self._start_over().execute(query, values).fetchall(), list[kind])  # type: ignore[valid-type]
 
     def _rows(self, query: str, *values: str) -> list[Any]:
         try:

@@ -14,18 +14,31 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from taliesin.errors import FormatError, StoreDamaged, StoreMissing, UsageError
-from taliesin.host import durable
-from taliesin.host.canonical import canonical_json, is_digest, parse_canonical_json
+from taliesin.host import durable, records
+from taliesin.host.canonical import canonical_json, parse_canonical_json
+from taliesin.host.kinds import Digest
+from taliesin.host.records import Record
 from taliesin.store.blockfile import identity_of, open_regular
 
 _SUFFIX = b".json"
 _MAX_NAME_CHARS = 200
 _MAX_NAME_BYTES = 240
 _MAX_REF_BYTES = 4096
+
+
+class RefFile(Record, frozen=True, kw_only=True):
+    """What the file of a name says: the block that the name leads to, and that block's root."""
+
+    SCHEMA = "taliesin.ref/1"
+
+    block: Digest
+    root: Digest
+    pinned: bool
+    created: str
 
 
 class Ref(NamedTuple):
@@ -115,30 +128,24 @@ class Refs:
                 raw = os.read(fd, _MAX_REF_BYTES + 1)
             finally:
                 os.close(fd)
-            ref = parse_canonical_json(raw, "ref", path)
+            fields = parse_canonical_json(raw, "ref", path)
+            says = records.convert(fields, RefFile, what="the name's file", where=path)
         except FormatError as error:
             raise StoreDamaged(
-                f"the name {name!r} is damaged: {error.message}", where=path
+                f"the name {name!r} is damaged: {error.message}",
+                expected=error.expected,
+                got=error.got,
+                where=path,
+                hint="taliesin check --repair removes it",
             ) from error
-        block_id, root, pinned, created = (
-            ref.get(key) for key in ("block", "root", "pinned", "created")
-        )
-        if (
-            name is None
-            or len(ref) != 4
-            or not (
-                is_digest(block_id)
-                and is_digest(root)
-                and isinstance(pinned, bool)
-                and isinstance(created, str)
-            )
-        ):
+        if name is None:
             raise StoreDamaged(
-                f"the name {name!r} is damaged",
+                "the file's name stands for no name of a block",
+                got=repr(file),
                 where=path,
                 hint="taliesin check --repair removes it",
             )
-        return Ref(file, stamp, name, cast(str, block_id), cast(str, root), pinned, created)
+        return Ref(file, stamp, name, says.block, says.root, says.pinned, says.created)
 
     def find(self, name: str) -> Ref | None:
         """The ref of that name. Raises StoreDamaged as `read`."""
@@ -163,9 +170,8 @@ class Refs:
 
     def write(self, name: str, block_id: str, root: str, *, pinned: bool, created: str) -> None:
         """Lead `name` to a block, whatever it led to before."""
-        content = canonical_json(
-            {"block": block_id, "root": root, "pinned": pinned, "created": created}
-        )
+        says = RefFile(block=block_id, root=root, pinned=pinned, created=created)
+        content = canonical_json(records.plain(says))
         durable.write(self.path(name), content, draft=self._drafts / f"ref-{os.urandom(8).hex()}")
 
     def rename(self, old: str, new: str) -> None:

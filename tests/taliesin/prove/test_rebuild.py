@@ -18,6 +18,7 @@ from typing import Any
 import filelock
 import numpy as np
 import pytest
+from msgspec import structs
 
 from taliesin import cli
 from taliesin.engine import certificate, graft, llama
@@ -592,7 +593,7 @@ def test_import_does_not_trust_a_recipe_whose_certificate_fails(
 ) -> None:
     take = certificate.take
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certificate, "take", lambda *a: replace(take(*a), sha256=("0" * 64,)))
+        patch.setattr(certificate, "take", lambda *a: structs.replace(take(*a), sha256=("0" * 64,)))
         save(library, model, ("short",))
     bundle, other = str(tmp_path / "blocks.tar"), str(tmp_path / "other")
     run("export", "--all", "--library", str(library.path), "--out", bundle)

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -1001,14 +1002,16 @@ MEMBER = f"blocks/{BLOCK_ID}.kvb"
         ({"members": [("manifest.json", b"not json")]}, FormatError, "manifest"),
         ({"members": [(link("manifest.json", tarfile.SYMTYPE), b"")]}, FormatError, "not a bundle"),
         ({"version": 2}, UnsupportedVersion, "version 2"),
-        ({"version": 0}, FormatError, "malformed"),
-        ({"entries": {}}, FormatError, "malformed"),
-        ({"entries": [7]}, FormatError, "line"),
-        ({"entries": [entry(id="../../x")]}, FormatError, "line"),
-        ({"entries": [entry(id=BLOCK_ID.upper())]}, FormatError, "line"),
-        ({"entries": [entry(bytes="9")]}, FormatError, "line"),
-        ({"entries": [entry(bytes=True)]}, FormatError, "line"),
-        ({"entries": [entry(more=1)]}, FormatError, "line"),
+        ({"version": True}, FormatError, "field version of"),
+        ({"version": 1.0}, FormatError, "field version of"),
+        ({"version": 0}, FormatError, "field (version|blocks) of"),
+        ({"entries": {}}, FormatError, "field (version|blocks) of"),
+        ({"entries": [7]}, FormatError, r"blocks\[0\]"),
+        ({"entries": [entry(id="../../x")]}, FormatError, r"blocks\[0\]"),
+        ({"entries": [entry(id=BLOCK_ID.upper())]}, FormatError, r"blocks\[0\]"),
+        ({"entries": [entry(bytes="9")]}, FormatError, r"blocks\[0\]"),
+        ({"entries": [entry(bytes=True)]}, FormatError, r"blocks\[0\]"),
+        ({"entries": [entry(more=1)]}, FormatError, r"blocks\[0\]"),
         ({"entries": [entry(name="a\nb")]}, UsageError, "name"),
         ({"entries": [entry(name="e\u0301")]}, FormatError, "NFC"),
         ({"entries": [entry(), entry()]}, FormatError, "twice"),
@@ -1088,8 +1091,9 @@ def test_bundle_that_breaks_a_rule_lets_nothing_in(
 ) -> None:
     path = forge_bundle(tmp_path / "forged.tar", **forgery)
     before = files(store)
-    with pytest.raises(error, match=message):
+    with pytest.raises(error) as caught:
         store.import_(path)
+    assert re.search(message, str(caught.value))
     assert files(store) == before
 
 
