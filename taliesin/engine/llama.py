@@ -40,6 +40,9 @@ SUPPORTED_VERSION = LLAMA_CPP_PYTHON
 KV_TYPES = {"f16": 1, "f32": 0, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7}
 """ggml type numbers (ggml.h of the pinned build) of the KV cache types."""
 
+_PENALISED = 1 << 14  # tokens that a penalty looks back
+_ABORTED = 2  # llama_decode's code after an abort callback said so
+
 _BUFFER_SIZE = re.compile(r"buffer size = +([0-9.]+) MiB")
 
 _log_lines: deque[str] = deque(maxlen=200)
@@ -320,7 +323,7 @@ class Decoder:
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is chosen. `temperature` 0 is greedy; `grammar` is GBNF (root rule
-    `root`).
+    `root`); penalties count generated tokens, none of the prompt; logit_bias: (id, what is added).
     """
 
     temperature: float = 0.0
@@ -329,6 +332,10 @@ class Sampling:
     min_p: float = 0.05
     seed: int = 0
     grammar: str | None = None
+    repeat_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
 
 class Sampler:
@@ -337,6 +344,7 @@ class Sampler:
     def __init__(self, model: Model, sampling: Sampling) -> None:
         self._lib = lib = model._lib
         self._chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+        self._add_biases(model, sampling)
         if sampling.grammar is not None:
             grammar = lib.llama_sampler_init_grammar(
                 model._vocab, sampling.grammar.encode(), b"root"
@@ -359,6 +367,24 @@ class Sampler:
             )
             lib.llama_sampler_chain_add(self._chain, lib.llama_sampler_init_dist(sampling.seed))
 
+    def _add_biases(self, model: Model, sampling: Sampling) -> None:
+        lib, biases = self._lib, sampling.logit_bias
+        if biases:
+            array = (lib.llama_logit_bias * len(biases))(*biases)
+            lib.llama_sampler_chain_add(
+                self._chain, lib.llama_sampler_init_logit_bias(model.n_vocab, len(biases), array)
+            )
+        penalties = (
+            sampling.repeat_penalty,
+            sampling.frequency_penalty,
+            sampling.presence_penalty,
+        )
+        if penalties != (1.0, 0.0, 0.0):
+            lib.llama_sampler_chain_add(
+                self._chain,
+                lib.llama_sampler_init_penalties(model.n_vocab, _PENALISED, *penalties),
+            )
+
     def sample(self, context: Context) -> int:
         return int(self._lib.llama_sampler_sample(self._chain, context._pointer, -1))
 
@@ -366,6 +392,31 @@ class Sampler:
         if self._chain:
             self._lib.llama_sampler_free(self._chain)
             self._chain = None
+
+
+class Interrupted(DecodeError):
+    """Somebody wanted no result any more."""
+
+    kind = "interrupted"
+
+
+class Interrupt:
+    """Ends what a context computes, from any thread (`Context.obey`). Backends other than the CPU's
+    look at it only between batches.
+    """
+
+    def __init__(self) -> None:
+        self._text = ctypes.create_string_buffer(2)
+        # llama.cpp asks for every node of the graph whether to stop. libc's strlen of our bytes is
+        # that answer, without Python and its lock: 0 goes on.
+        self._strlen = ctypes.CDLL(None).strlen
+
+    def set(self) -> None:
+        """`Context.decode` raises Interrupted soon, now and from now on."""
+        self._text[0] = b"!"
+
+    def clear(self) -> None:
+        self._text[0] = b"\0"
 
 
 @dataclass
@@ -464,6 +515,7 @@ class Context:
         Raises:
             ContextFull: they do not fit in `n_ctx`.
             DecodeError: llama.cpp refused, or a token id is out of range.
+            Interrupted: see `obey`; the context is empty.
         """
         ids = np.asarray(tokens, np.int32)
         if not len(ids):
@@ -493,6 +545,9 @@ class Context:
                 batch.logits[i] = 0
             batch.logits[n - 1] = logits and start + n == len(ids)
             code = lib.llama_decode(self._pointer, batch)
+            if code == _ABORTED:
+                self.clear()
+                raise Interrupted("the computation was interrupted")
             if code:
                 raise DecodeError(
                     "llama_decode failed",
@@ -508,6 +563,16 @@ class Context:
         pointer = self.model._lib.llama_get_logits_ith(self._pointer, -1)
         return np.ctypeslib.as_array(pointer, shape=(self.model.n_vocab,)).astype(
             np.float32, copy=True
+        )
+
+    def obey(self, interrupt: Interrupt) -> None:
+        """Let `interrupt` end what this context computes; the context is empty then."""
+        self._interrupt = interrupt  # its bytes must outlive every call
+        lib = self.model._lib
+        lib.llama_set_abort_callback(
+            self._pointer,
+            ctypes.cast(interrupt._strlen, lib.ggml_abort_callback),
+            ctypes.cast(interrupt._text, ctypes.c_void_p),
         )
 
     def synchronize(self) -> None:

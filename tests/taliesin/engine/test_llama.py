@@ -142,3 +142,47 @@ def test_a_grammar_constrains_what_is_sampled(tiny_model: Callable[..., Path]) -
 def test_a_broken_grammar_is_refused(tiny_model: Callable[..., Path]) -> None:
     with pytest.raises(UsageError, match="grammar"):
         llama.Sampler(llama.Model(tiny_model()), llama.Sampling(grammar="root ::= ("))
+
+
+def sampled(model: Path, n: int = 24, **sampling: object) -> list[int]:
+    from taliesin.engine.embedded import Engine
+
+    with Engine(str(model)) as engine:
+        context = engine.context(engine.settings, 200)
+        context.decode(engine.model.tokenize("abcabc", special=False), 0)
+        chosen = llama.Sampling(**sampling)  # type: ignore[arg-type]
+        return [step.token for step in engine.continue_from(context, 6, n, chosen)]
+
+
+def test_penalties_and_biases_change_what_is_sampled(tiny_model: Callable[..., Path]) -> None:
+    plain = sampled(tiny_model())
+    assert sampled(tiny_model(), repeat_penalty=1.0) == plain
+    assert len(set(plain)) < len(plain)
+    penalised = sampled(tiny_model(), presence_penalty=1000.0)
+    assert len(set(penalised)) == len(penalised)
+    assert plain[0] not in sampled(tiny_model(), logit_bias=((plain[0], -float("inf")),))
+    assert set(sampled(tiny_model(), logit_bias=((300, 1000.0),))) == {300}
+
+
+def test_an_interrupt_empties_the_context_and_changes_nothing_afterwards(
+    tiny_model: Callable[..., Path],
+) -> None:
+    model = llama.Model(tiny_model())
+    with llama.Context(model, llama.Settings(n_ctx=2048, n_ubatch=64, n_threads=1)) as context:
+        ids = np.random.default_rng(1).integers(261, 350, 500)
+        before = context.decode(ids, 0)
+        context.clear()
+        interrupt = llama.Interrupt()
+        context.obey(interrupt)
+        watched = context.decode(ids, 0)
+        interrupt.set()
+        with pytest.raises(llama.Interrupted):
+            context.decode(ids, 500)
+        assert context.position_range() == (-1, -1)
+        interrupt.clear()
+        after = context.decode(ids, 0)
+    model.close()
+    assert before is not None
+    assert watched is not None
+    assert after is not None
+    assert before.tobytes() == watched.tobytes() == after.tobytes()
