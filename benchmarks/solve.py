@@ -23,6 +23,7 @@ from pathlib import Path
 
 from galahad.solve import log as runlog
 from galahad.solve import summary as report
+from galahad.solve.markdown import markdown
 from taliesin.host import console
 
 ROOT = Path(__file__).parent.parent
@@ -80,7 +81,7 @@ def main() -> int:
     target.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(work / runlog.LOG, target / runlog.LOG)
     summary = report.summarise(runlog.read(work))
-    (target / "report.md").write_text(report.markdown(summary) + "\n", encoding="utf-8")
+    (target / "report.md").write_text(markdown(summary) + "\n", encoding="utf-8")
     figures = {
         "schema": "galahad.report/1",
         "run": f"{arguments.name}, {arguments.model}",

@@ -19,6 +19,7 @@ from galahad.problems.templates import Template
 from galahad.solve import log as runlog
 from galahad.solve import summary as report
 from galahad.solve.log import Run
+from taliesin.host import records
 
 
 class Proposal(NamedTuple):
@@ -39,22 +40,22 @@ def of_run(problem: Problem, run: Run) -> Proposal | None:
     Raises:
         RunLogError: a transcript is not the one that the log names.
     """
-    for record in run.attempts:
+    for attempt in run.attempts:
         found = any(
-            r["route"] == "program" and r["answer"] == problem.answer for r in record["routes"]
+            route.route == "program" and route.answer == problem.answer for route in attempt.routes
         )
-        if record["problem_sha256"] != problem.sha256 or not found:
+        if attempt.problem_sha256 != problem.sha256 or not found:
             continue
-        told = runlog.transcripts(run).get((record["problem"], record["attempt"]))
-        if told is not None and isinstance(told.get("program"), str):
+        transcript = runlog.transcripts(run).get(attempt.key)
+        if transcript is not None and transcript.program is not None:
             return Proposal(
-                told["program"],
+                transcript.program,
                 {
                     "source": "run",
                     "run": run.chain,
-                    "attempt": record["attempt"],
-                    "engine": run.header["engine"],
-                    "transcript_sha256": record["transcript_sha256"],
+                    "attempt": attempt.attempt,
+                    "engine": records.plain(run.header.engine),
+                    "transcript_sha256": attempt.transcript_sha256,
                 },
             )
     return None
@@ -80,7 +81,7 @@ def of_templates(problem: Problem, templates: Iterable[Template]) -> Proposal | 
 
 def need_of_run(problem: Problem, run: Run) -> Need:
     """What the run's outcome (majority over its attempts) says of the problem."""
-    hashes: dict[str, str] = run.header["suite"]["problems"]
+    hashes = run.header.suite.problems
     by = f"run {run.chain[:12]}"
     for result in report.summarise(run).results:
         if hashes.get(result.id) == problem.sha256:
@@ -92,7 +93,7 @@ def need_of_run(problem: Problem, run: Run) -> Need:
 
 def is_of_model(run: Run, model_sha256: str) -> bool:
     """Whether the run was made with that model; a server's runs never say so."""
-    return bool(run.header["engine"].get("model_sha256") == model_sha256)
+    return run.header.engine.model_sha256 == model_sha256
 
 
 def measure(problem: Problem, answerer: Answerer, *, max_tokens: int) -> Need:

@@ -36,6 +36,7 @@ from galahad.measure.arm import Row
 from galahad.problems.problem import GOLDS, Problem
 from galahad.responses import integer as answers
 from galahad.solve import solver
+from galahad.solve.prompts import PREFIXES
 from galahad.solve.run import grade
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def best_of(
         started = time.perf_counter()
         requests = [
             Request(
-                question=f"{solver.PREFIXES['thought']}\n\n{problem.problem}",
+                question=f"{PREFIXES['thought']}\n\n{problem.problem}",
                 max_tokens=max_tokens,
                 sampling=Sampling(
                     temperature=temperature,

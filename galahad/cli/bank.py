@@ -127,7 +127,7 @@ def add(
     others = [runlog.read(path) for path in from_runs or ()]
     wanted = chosen(suite.problems, ids, source)
     if is_run:
-        wanted = [p for p in wanted if p.sha256 in runs[0].header["suite"]["problems"].values()]
+        wanted = [p for p in wanted if p.sha256 in runs[0].header.suite.problems.values()]
     if (program is not None or answer is not None) and len(wanted) != 1:
         raise UsageError(
             "--program and --answer are for one problem",

@@ -54,6 +54,7 @@ def report(
     """
     from galahad.evidence import compare
     from galahad.solve import log as runlog
+    from galahad.solve import markdown
     from galahad.solve import summary as report
 
     folders = folders or []
@@ -86,7 +87,7 @@ def report(
     elif html is None:
         if compared is not None:
             console.out(compare.markdown(compared) + "\n")
-        console.out("\n\n".join(map(report.markdown, summaries)))
+        console.out("\n\n".join(map(markdown.markdown, summaries)))
 
 
 def _raw(path: Path) -> dict[str, Any]:

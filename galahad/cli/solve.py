@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
     from galahad.answerer.answerer import Answerer
     from galahad.problems.problem import Problem
-    from galahad.solve.log import RunLog
+    from galahad.solve.router import Route
     from galahad.solve.run import Progress, Stop
-    from galahad.solve.solver import Route, Settings
+    from galahad.solve.solver import Settings
     from galahad.solve.summary import Summary
+    from galahad.solve.writer import RunLog
 
 commands = typer.Typer()
 
@@ -116,6 +117,7 @@ def solve(
     from galahad.problems import load as problems
     from galahad.solve import log as runlog
     from galahad.solve import run
+    from galahad.solve.writer import RunLog
 
     settings = _settings(
         route,
@@ -136,7 +138,7 @@ def solve(
     engine = _engine(out, model, url, graft, threads, ctx, gpu_layers)
     try:
         header = run.header(suite, wanted, engine, settings, graft and url is None)
-        opened = runlog.RunLog.resume(out, header) if resume else runlog.RunLog.create(out, header)
+        opened = RunLog.resume(out, header) if resume else RunLog.create(out, header)
         with opened as log:
             if log.recovered_bytes:
                 console.warn(
@@ -154,15 +156,16 @@ def solve(
 
 def _settings(route: str, **fields: Any) -> Settings:
     from galahad.solve import solver
+    from galahad.solve.router import ROUTES
 
     routes: dict[str, tuple[Route, ...]] = {
-        "both": solver.ROUTES,
+        "both": ROUTES,
         "thought": ("thought",),
         "program": ("program",),
     }
     if route not in routes:
         raise UsageError("unknown route", expected=", ".join(routes), got=route)
-    return solver.Settings(routes[route], **fields)
+    return solver.Settings(routes=routes[route], **fields).checked()
 
 
 def _engine(
@@ -219,11 +222,11 @@ def _follow(
 
 def _line(progress: Progress) -> str:
     record = progress.record
-    answer = "no answer" if record["answer"] is None else record["answer"]
+    answer = "no answer" if record.answer is None else record.answer
     return (
-        f"{progress.done}/{progress.total} {record['problem']} attempt {record['attempt'] + 1}: "
+        f"{progress.done}/{progress.total} {record.problem} attempt {record.attempt + 1}: "
         f"{answer}, "
-        f"{record['confidence']}, {record['tokens_out']} tokens, {record['seconds']:.0f} s"
+        f"{record.confidence}, {record.tokens_out} tokens, {record.seconds:.0f} s"
     )
 
 
@@ -265,10 +268,11 @@ def status(folder: _Run, as_json: Json = False) -> None:
     """
     from galahad.solve import log as runlog
     from galahad.solve import summary as report
+    from galahad.solve import writer
 
     found = runlog.read(folder)
     summary = report.summarise(found)
-    running = runlog.is_running(folder)
+    running = writer.is_running(folder)
     if as_json:
         fields = {name: value for name, value in summary.as_dict().items() if name != "problems"}
         console.emit_json(

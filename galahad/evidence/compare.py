@@ -14,7 +14,7 @@ from typing import Any
 from galahad.measure.stats import PairedDifference, PairedOutcomes
 from galahad.solve.summary import ProblemResult, Summary
 from taliesin.errors import UsageError
-from taliesin.host import console
+from taliesin.host import console, records
 
 LEVEL = 0.05
 _OF_THE_INPUTS = (
@@ -81,7 +81,7 @@ def compare(before: Summary, after: Summary, seed: int = 0) -> Comparison:
         UsageError: they have no problem in common.
     """
     ours, theirs = ({r.id: r for r in summary.results} for summary in (before, after))
-    texts = [summary.run.header["suite"]["problems"] for summary in (before, after)]
+    texts = [summary.run.header.suite.problems for summary in (before, after)]
     ids = [i for i in ours if i in theirs and texts[0][i] == texts[1][i]]
     if not ids:
         raise UsageError(
@@ -92,7 +92,7 @@ def compare(before: Summary, after: Summary, seed: int = 0) -> Comparison:
     return Comparison(
         str(before.run.path),
         str(after.run.path),
-        changes(before.run.header, after.run.header),
+        changes(records.plain(before.run.header), records.plain(after.run.header)),
         PairedOutcomes.of([a for a, _ in right], [b for _, b in right]),
         PairedDifference.of(
             [a.tokens_out for a, _ in pairs], [b.tokens_out for _, b in pairs], seed

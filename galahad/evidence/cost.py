@@ -139,14 +139,14 @@ def system_score(summary: Summary, recalls: Sequence[Arm], transfers: Sequence[A
     for arms in (recalls, transfers):
         if any(arm in arms[:number] for number, arm in enumerate(arms)):
             raise UsageError("the same arm twice", hint="the score of --run counts every file once")
-    suite = set(summary.run.header["suite"]["problems"].values())
+    suite = set(summary.run.header.suite.problems.values())
     for arm in recalls:
         if arm.rows and suite.isdisjoint(row.sha256 for row in arm.rows):
             raise SuiteError(
                 "the recall is of other problems than the base run",
                 hint="--run, the run of these problems",
             )
-    hashes: dict[str, str] = summary.run.header["suite"]["problems"]
+    hashes: dict[str, str] = summary.run.header.suite.problems
     sure = {
         hashes[r.id] for r in summary.results if r.confidence == "confident" and r.grade == "right"
     }

@@ -15,9 +15,9 @@ from typing import Any
 from galahad.evidence import findings
 from galahad.evidence.compare import Comparison
 from galahad.evidence.findings import Document
-from galahad.solve.summary import Summary, as_promised
+from galahad.solve.summary import Summary
 from taliesin.errors import UsageError
-from taliesin.host import console
+from taliesin.host import console, records
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--paper:#fff;--good:#1a7f37;--bad:#b42318;--bar:#3b6ea8;--two:#c9772b}
@@ -52,21 +52,20 @@ def page(
 
     Raises:
         UsageError: a raw result of a schema that nothing reads. FormatError: a field is missing
-            that its schema promises, or is of another kind. RunLogError: the same of a run.
+            that its schema promises, or is of another kind.
     """
     parts = []
     if comparison is not None:
         parts.append(_comparison(comparison))
     for summary in summaries:
-        with as_promised(summary.run):
-            parts += [
-                _head(summary),
-                _accuracy(summary),
-                _negative(summary),
-                _costs(summary),
-                _problems(summary),
-            ]
-            parts.append(_provenance(summary))
+        parts += [
+            _head(summary),
+            _accuracy(summary),
+            _negative(summary),
+            _costs(summary),
+            _problems(summary),
+            _provenance(summary),
+        ]
     for name, document in results:
         if str(document.get("schema")) not in findings.READERS:
             known = ", ".join(sorted(findings.READERS))
@@ -77,7 +76,7 @@ def page(
                 where=name,
             )
         parts.append(_result(name, document))
-    title = " and ".join(summary.run.header["suite"]["name"] for summary in summaries) or "Results"
+    title = " and ".join(summary.run.header.suite.name for summary in summaries) or "Results"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -184,7 +183,7 @@ def _figure(value: float) -> str:
 
 def _head(summary: Summary) -> str:
     header = summary.run.header
-    settings = header["settings"]
+    settings = header.settings
     joules = (
         f"{summary.joules[0]:,.0f} to {summary.joules[1]:,.0f} J"
         if summary.joules
@@ -212,11 +211,11 @@ def _head(summary: Summary) -> str:
         f"attempts.</b></p>"
     )
     return (
-        f"<h1>{escape(header['suite']['name'])} with {escape(header['engine']['model'])}</h1>"
-        f'<p class="soft">{escape(str(summary.run.path))}: {escape(str(settings["attempts"]))} '
+        f"<h1>{escape(header.suite.name)} with {escape(header.engine.model)}</h1>"
+        f'<p class="soft">{escape(str(summary.run.path))}: {escape(str(settings.attempts))} '
         f"attempt(s) a problem, temperature "
-        f"{escape(str(settings['temperature']))}, seed {escape(str(settings['seed']))}, started "
-        f"{escape(header['created'])}</p>"
+        f"{escape(str(settings.temperature))}, seed {escape(str(settings.seed))}, started "
+        f"{escape(header.created)}</p>"
         f'{unfinished}<div class="cards">{shown}</div>'
     )
 
@@ -245,8 +244,8 @@ def _negative(summary: Summary) -> str:
         for result in summary.results
         if result.confidence == "confident" and result.grade == "wrong"
     ]
-    cut = sum(p.n_cut for p in summary.passes)
-    n = sum(p.n for p in summary.passes)
+    cut = sum(p.n_cut for p in summary.passes.values())
+    n = sum(p.n for p in summary.passes.values())
     lines = [
         f"confident and wrong: {', '.join(sure) or 'none'}",
         f"generations cut off at their token limit: {cut} of {n}",
@@ -269,7 +268,7 @@ def _costs(summary: Summary) -> str:
     n = max(len(summary.results), 1)
     rows = [
         (
-            p.name,
+            name,
             p.n,
             f"{p.n_out / n:.0f}",
             f"{p.n_prefilled / n:.0f}",
@@ -277,10 +276,11 @@ def _costs(summary: Summary) -> str:
             f"{p.decode_seconds / n:.1f}",
             f"{p.prefill_seconds / n:.1f}",
         )
-        for p in summary.passes
+        for name, p in summary.passes.items()
     ]
     bars = [
-        (p.name, [(float(p.n_out), "bar"), (float(p.n_prefilled), "two")]) for p in summary.passes
+        (name, [(float(p.n_out), "bar"), (float(p.n_prefilled), "two")])
+        for name, p in summary.passes.items()
     ]
     bill = _bars(bars, "tokens", ("decoded", "prefilled")) if bars else ""
     headers = [
@@ -323,7 +323,7 @@ def _problems(summary: Summary) -> str:
 
 
 def _provenance(summary: Summary) -> str:
-    header = summary.run.header
+    header = records.plain(summary.run.header)
     rows = [
         ("chain", summary.run.chain),
         ("suite", header["suite"]["sha256"]),
@@ -335,7 +335,7 @@ def _provenance(summary: Summary) -> str:
         ("version", header["version"]),
     ]
     before: Mapping[str, Any] = {}
-    for i, session in enumerate(summary.run.sessions, 1):
+    for i, session in enumerate(map(records.plain, summary.run.sessions), 1):
         rows += [
             (
                 f"session {i} {key}",

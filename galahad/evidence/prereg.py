@@ -37,7 +37,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from galahad.errors import PreregError
 from galahad.measure.canonical import canonical
 from galahad.solve import log as runlog
-from galahad.solve import solver
+from galahad.solve import prompts
 from taliesin.errors import ModelError, StoreFull, ToolkitError, UsageError
 from taliesin.host import clock, durable, locks
 from taliesin.models import resolve as models
@@ -358,7 +358,7 @@ def _package_sha256(name: str) -> str:
 def _inputs(plan: Mapping[str, Any], root: Path) -> dict[str, str]:
     """Every input's label -> SHA-256. Raises PreregError, ModelError where one is not there."""
     found = {f"package {name}": _package_sha256(name) for name in PACKAGES}
-    found["prompts"] = solver.prompts_sha256()
+    found["prompts"] = prompts.prompts_sha256()
     found |= {f"file {place}": hash_path(root / place) for place in plan["files"]}
     found |= {
         f"model {name}": models.model_sha256(models.resolve(_model(name, root)))
@@ -679,7 +679,7 @@ def _check_input(label: str, expected: str, root: Path) -> Item:
         elif kind == "package":
             got = _package_sha256(name)
         else:
-            got = solver.prompts_sha256()
+            got = prompts.prompts_sha256()
     except ModelError:
         return Item(label, "not checked", expected, "the model is not here")
     except PreregError:

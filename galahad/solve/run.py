@@ -14,14 +14,25 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from galahad import sandbox
 from galahad.answerer.answerer import Answerer
 from galahad.measure import energy
 from galahad.problems.problem import Problem, Suite
-from galahad.solve import solver
-from galahad.solve.log import Record, RunLog
+from galahad.solve import prompts, router, solver
+from galahad.solve.records import (
+    Attempt,
+    EnergyRecord,
+    EngineRecord,
+    Grade,
+    RunHeader,
+    SandboxRecord,
+    Session,
+    SuiteRecord,
+    Transcript,
+)
+from galahad.solve.writer import RunLog
 from taliesin import __version__
 from taliesin.host import clock, console, machine, records
 
@@ -32,25 +43,25 @@ def header(
     answerer: Answerer,
     settings: solver.Settings,
     graft: bool,
-) -> Record:
-    """What makes this run this run; everything but `created` must be equal to go on with it."""
-    return {
-        "created": clock.now(),
-        "version": __version__,
+) -> RunHeader:
+    """What makes this run this run."""
+    return RunHeader(
+        created=clock.now(),
+        version=__version__,
         # The name without its folders: a log is shown to others, and a moved file is still the
         # same.
-        "suite": {
-            "name": Path(suite.name).name,
-            "sha256": suite.sha256,
-            "problems": {p.id: p.sha256 for p in problems},
-        },
-        "engine": answerer.identity(),
-        "settings": settings.as_dict(),
-        "graft": graft,
-        "prompts_sha256": solver.prompts_sha256(),
-        "router": solver.ROUTER,
-        "rule": solver.RULE,
-    }
+        suite=SuiteRecord(
+            name=Path(suite.name).name,
+            sha256=suite.sha256,
+            problems={problem.id: problem.sha256 for problem in problems},
+        ),
+        engine=records.convert(answerer.identity(), EngineRecord, what="the engine's identity"),
+        settings=settings,
+        graft=graft,
+        prompts_sha256=prompts.prompts_sha256(),
+        router=router.ROUTER,
+        rule=solver.RULE,
+    )
 
 
 class Stop:
@@ -85,7 +96,7 @@ class Progress(NamedTuple):
 
     done: int
     total: int
-    record: Record
+    record: Attempt
 
 
 def solve_all(
@@ -103,7 +114,12 @@ def solve_all(
         SandboxUnavailable: before anything is asked of the model, if programs would have to run. As
         `solver.solve`, later.
     """
-    todo = [(p, k) for k in range(settings.attempts) for p in problems if (p.id, k) not in log.done]
+    todo = [
+        (problem, number)
+        for number in range(settings.attempts)
+        for problem in problems
+        if (problem.id, number) not in log.done
+    ]
     total = len(problems) * settings.attempts
     if not todo:
         return True
@@ -112,41 +128,70 @@ def solve_all(
         # refused now rather than after the first model's answer
         sandbox.run("", allow_weak=settings.allow_weak)
     counter = energy.find()
-    saved = answerer.prepare(solver.PREFIXES)
+    saved_prefixes = answerer.prepare(prompts.PREFIXES)
     log.session(
-        {
-            "started": clock.now(),
-            "python": platform.python_version(),
-            "system": machine.system(),
-            "cpu": machine.cpu_name(),
-            "engine": answerer.evidence(),
-            "prefixes": {name: records.plain(prefix) for name, prefix in saved.items()},
-            "sandbox": {
-                "level": capabilities.level,
-                "mechanisms": list(capabilities.mechanisms.names()),
-            },
-            "energy": counter.source if counter else energy.NOT_MEASURED,
-        }
+        Session(
+            started=clock.now(),
+            python=platform.python_version(),
+            system=machine.system(),
+            cpu=machine.cpu_name(),
+            engine=answerer.evidence(),
+            prefixes=saved_prefixes,
+            sandbox=SandboxRecord(
+                level=capabilities.level, mechanisms=list(capabilities.mechanisms.names())
+            ),
+            energy=counter.source if counter else energy.NOT_MEASURED,
+        )
     )
-    for problem, k in todo:
+    for problem, number in todo:
         if stop is not None and stop.wanted:
             return False
         with energy.Meter(counter) as meter:
-            attempt = solver.solve(answerer, problem.problem, problem.sha256, k, settings)
-        fields: dict[str, Any] = {
-            "problem_sha256": problem.sha256,
-            **attempt.as_record(),
-            "gold": problem.answer,
-            "grade": grade(attempt.answer, problem.answer),
-            "energy": meter.reading().as_dict(),
-            "finished": clock.now(),
-        }
-        record = log.attempt(problem.id, k, fields, attempt.as_transcript())
+            attempt = solver.solve(answerer, problem.problem, problem.sha256, number, settings)
+        record = log.attempt(
+            attempt_record(problem, number, attempt, meter.reading()),
+            Transcript(
+                problem=problem.id, attempt=number, passes=attempt.texts, program=attempt.program
+            ),
+        )
         on_attempt(Progress(len(log.done), total, record))
     return True
 
 
-def grade(answer: int | None, gold: int) -> str:
+def attempt_record(
+    problem: Problem, number: int, attempt: solver.Attempt, reading: energy.Reading
+) -> Attempt:
+    """The attempt, graded, without any text of a problem or of a model."""
+    return Attempt(
+        problem=problem.id,
+        attempt=number,
+        problem_sha256=problem.sha256,
+        answer=attempt.answer,
+        confidence=attempt.confidence,
+        doubts=attempt.doubts,
+        order=attempt.order.routes,
+        figure_words=len(attempt.order.figure_words),
+        count_words=len(attempt.order.count_words),
+        routes=attempt.routes,
+        passes=attempt.passes,
+        tokens_in=attempt.tokens_in,
+        tokens_out=attempt.tokens_out,
+        seconds=attempt.seconds,
+        gold=problem.answer,
+        grade=grade(attempt.answer, problem.answer),
+        energy=EnergyRecord(
+            joules=reading.joules,
+            low=reading.low,
+            high=reading.high,
+            seconds=reading.seconds,
+            source=reading.source,
+            step_seconds=reading.step_seconds,
+        ),
+        finished=clock.now(),
+    )
+
+
+def grade(answer: int | None, gold: int) -> Grade:
     """`right`, `wrong`, or `none` where there is no answer."""
     if answer is None:
         return "none"

@@ -9,10 +9,9 @@ The routes:
 * *program*: a Python program that prints the answer, run in the sandbox. It *ran clean* when it
   ended by itself within its limits and its last line was one integer.
 
-The router (`route_order`, version `ROUTER`): both routes are tried; the program goes first unless
-the text speaks of a figure (`_FIGURE`) and not of a finite count (`_COUNT`). The order matters
-under a budget: the first route may use all of it, the second what is left, and a route with fewer
-than `MIN_TOKENS` left is skipped and says so.
+Both are tried, in the order that `galahad.solve.router` chooses. The order matters under a budget:
+the first route may use all of it, the second what is left, and a route with fewer than `MIN_TOKENS`
+left is skipped and says so.
 
 The answer of an attempt: where both routes agree, that; else the program's, if it ran clean; else
 the thought's. An integer outside 0..999 is no answer. An attempt is *confident* when the program
@@ -30,16 +29,18 @@ It does not know files.
 from __future__ import annotations
 
 import hashlib
-import re
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, NamedTuple, Self
+
+from msgspec import Meta
 
 from galahad import sandbox
 from galahad.answerer.answerer import (
     Answerer,
     Completion,
+    Finish,
     Request,
     Sampling,
     SharedPrefix,
@@ -49,107 +50,28 @@ from galahad.measure.canonical import sha256_of
 from galahad.problems.problem import GOLDS
 from galahad.responses import integer as answers
 from galahad.responses import program as programs
+from galahad.solve import prompts
+from galahad.solve.prompts import Pass
+from galahad.solve.router import ROUTES, Order, Route, route_order
 from taliesin.errors import ContextFull, UsageError
+from taliesin.host.records import Record
 
-Route = Literal["thought", "program"]
-Pass = Literal["thought", "check", "program"]
 Confidence = Literal["confident", "uncertain"]
-ROUTES: tuple[Route, ...] = ("thought", "program")
 
-ROUTER = "program first unless a figure and no count, 1"
 RULE = "confident: program ran clean, check held, both routes agree, 1"
 MIN_TOKENS = 32
-_MAX_QUOTED = 6000  # characters of a proposed solution that the check is shown, its end
 
-PREFIXES: dict[str, str] = {
-    "thought": """\
-Solve the mathematics problem at the end. Its answer is an integer from 0 to 999.
-
-Reason step by step in short lines of plain text, like notes: what is unknown, the equations or the count, each calculation.
-No introduction, no headings, no LaTeX, no repetition; at most 150 words. Test the result against the conditions.
-The last line must be the final answer as a plain integer in a box, like this: \\boxed{42}
-
-Problem:""",
-    "check": """\
-You check a proposed solution of a mathematics problem. The answer is an integer from 0 to 999. The solution may be wrong.
-
-Recompute the decisive quantities yourself, in another way than the solution does where you can, and test the proposed answer
-against each condition of the problem. Short lines of plain text, no headings, no LaTeX, at most 80 words. Then decide.
-The last line must be the answer that you find right, as a plain integer in a box, like this: \\boxed{42}
-
-Problem and proposed solution:""",
-    "program": """\
-Write a Python program that computes the answer of the mathematics problem at the end. The answer is an integer from 0 to 999.
-
-Rules:
-- Define solve with the numbers of the problem as parameters with default values, and end with print(solve()).
-- Prefer exhaustive search over insight: enumerate all cases and test each condition of the problem as it is stated.
-- Exact arithmetic only: int, fractions.Fraction, math, itertools, sympy. No floating point, no input, no files.
-- Nothing but the answer is printed. The program must end within ten seconds.
-- Answer with one Python code block and nothing else.
-
-Example problem: How many positive integers less than 1000 are divisible by 6 and have a digit sum of 9?
-
-```python
-def solve(limit=1000, divisor=6, digit_sum=9):
-    count = 0
-    for n in range(1, limit):
-        if n % divisor == 0 and sum(map(int, str(n))) == digit_sum:
-            count += 1
-    return count
-
-print(solve())
-```
-
-Problem:""",
-}
-_OPENING: dict[Pass, str] = {"thought": "", "check": "", "program": "```python\n"}
-_END: dict[Pass, str] = {"thought": "", "check": "", "program": "\n```"}
-
-
-# -- the router ------------------------------------------------------------------------------------
-
-_FIGURE = re.compile(
-    r"\b(?:triangle|circle|square|rectangle|hexagon|octagon|polygon|parallelogram|trapezoid|quadrilateral|sphere|cube|cone"
-    r"|cylinder|tetrahedron|angle|perpendicular|parallel|tangent|radius|diameter|circumcircle|incircle|midpoint|area|volume"
-    r"|perimeter|side length)s?\b",
-    re.I,
-)
-_COUNT = re.compile(
-    r"\b(?:how many|number "
-    r"of|ways|probability|integers?|digits?|divisors?|divisible|remainder|modulo|primes?|subsets?"
-    r"|permutations?|sequence|recurrence|ordered (?:pairs?|triples?|tuples?)|least "
-    r"positive|coloring|colouring)\b",
-    re.I,
-)
-
-
-class Order(NamedTuple):
-    """The order of the routes, and the words of the problem that decided it."""
-
-    routes: tuple[Route, ...]
-    figure_words: tuple[str, ...]
-    count_words: tuple[str, ...]
-
-
-def route_order(problem: str) -> Order:
-    """The router's rule (top of this module) applied to a problem's text."""
-    figure = tuple(sorted({m[0].lower() for m in _FIGURE.finditer(problem)}))
-    count = tuple(sorted({m[0].lower() for m in _COUNT.finditer(problem)}))
-    program_first = not figure or bool(count)
-    return Order(("program", "thought") if program_first else ("thought", "program"), figure, count)
+# What any program can count or time; a record with more was not written here.
+Count = Annotated[int, Meta(ge=0, le=1 << 53)]
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 
 
 # -- settings --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Record):
     """How attempts are made. Tokens are output tokens of one pass; `budget` those of a whole
     attempt, None without a limit.
-
-    Raises:
-        UsageError: a value out of range, or several attempts that would all be the same sample.
     """
 
     routes: tuple[Route, ...] = ROUTES
@@ -163,7 +85,12 @@ class Settings:
     wall_seconds: float = 10.0
     allow_weak: bool = False
 
-    def __post_init__(self) -> None:
+    def checked(self) -> Self:
+        """These settings.
+
+        Raises:
+            UsageError: a value out of range, or several attempts that would all be the same sample.
+        """
         for name in ("thought_tokens", "check_tokens", "program_tokens", "budget"):
             value = getattr(self, name)
             if value is not None and value < MIN_TOKENS:
@@ -183,9 +110,7 @@ class Settings:
                 "several attempts at temperature 0 are one sample",
                 hint="--temperature 0.7, or one attempt",
             )
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "routes": list(self.routes)}
+        return self
 
 
 def pass_seed(seed: int, problem_sha256: str, attempt: int, pass_: Pass) -> int:
@@ -198,21 +123,10 @@ def pass_seed(seed: int, problem_sha256: str, attempt: int, pass_: Pass) -> int:
     )  # llama.cpp: 2^32-1 is "random"
 
 
-def prompts_sha256() -> str:
-    """The SHA-256 of everything that this module says to a model."""
-    parts = [*PREFIXES.items(), *_OPENING.items(), *_END.items(), _check_question("P", "S")]
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def _check_question(problem: str, solution: str) -> str:
-    return f"{problem}\n\nProposed solution:\n{solution[-_MAX_QUOTED:]}\n\nEnd of the proposed solution."
-
-
 # -- an attempt ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class PassRecord:
+class PassRecord(Record):
     """One generation: what it cost, and the hashes of its question and of its text, which are in
     the transcript.
     """
@@ -221,17 +135,23 @@ class PassRecord:
     seed: int
     question_sha256: str
     text_sha256: str
-    finish: str
-    n_reused: int
-    n_prefilled: int
-    n_out: int
-    reuse_seconds: float
-    prefill_seconds: float
-    decode_seconds: float
+    finish: Finish
+    n_reused: Count
+    n_prefilled: Count
+    n_out: Count
+    reuse_seconds: Seconds
+    prefill_seconds: Seconds
+    decode_seconds: Seconds
 
 
-@dataclass(frozen=True)
-class RouteRecord:
+class PassText(Record):
+    """What one pass was asked, behind its prefix, and what the model said."""
+
+    question: str
+    text: str
+
+
+class RouteRecord(Record):
     """What a route came to. `answer` is an integer in 0..999 or None; `cause` says why there is
     none ("answer" if there is).
 
@@ -248,7 +168,7 @@ class RouteRecord:
     clean: bool | None = None
     program_sha256: str | None = None
     sandbox_level: str | None = None
-    sandbox_seconds: float | None = None
+    sandbox_seconds: Seconds | None = None
 
 
 @dataclass(frozen=True)
@@ -264,29 +184,16 @@ class Attempt:
     routes: tuple[RouteRecord, ...]
     passes: tuple[PassRecord, ...]
     seconds: float
-    texts: dict[str, dict[str, str]]
+    texts: dict[Pass, PassText]
     program: str | None
 
-    def as_record(self) -> dict[str, Any]:
-        """The attempt without any text of a problem or of a model, JSON-ready. The router's words
-        are counted, not quoted.
-        """
-        return {
-            "answer": self.answer,
-            "confidence": self.confidence,
-            "doubts": list(self.doubts),
-            "order": list(self.order.routes),
-            "figure_words": len(self.order.figure_words),
-            "count_words": len(self.order.count_words),
-            "routes": [asdict(route) for route in self.routes],
-            "passes": [asdict(one) for one in self.passes],
-            "tokens_in": sum(p.n_prefilled + p.n_reused for p in self.passes),
-            "tokens_out": sum(p.n_out for p in self.passes),
-            "seconds": self.seconds,
-        }
+    @property
+    def tokens_in(self) -> int:
+        return sum(record.n_prefilled + record.n_reused for record in self.passes)
 
-    def as_transcript(self) -> dict[str, Any]:
-        return {"passes": self.texts, "program": self.program}
+    @property
+    def tokens_out(self) -> int:
+        return sum(record.n_out for record in self.passes)
 
 
 @dataclass
@@ -299,7 +206,7 @@ class _Work:
     attempt: int
     settings: Settings
     passes: list[PassRecord] = field(default_factory=list)
-    texts: dict[str, dict[str, str]] = field(default_factory=dict)
+    texts: dict[Pass, PassText] = field(default_factory=dict)
     program: str | None = None
 
     def ask(self, pass_: Pass, question: str, max_tokens: int) -> Completion | None:
@@ -315,11 +222,11 @@ class _Work:
             question=question,
             max_tokens=max_tokens,
             sampling=Sampling(temperature=settings.temperature, seed=seed),
-            opening=_OPENING[pass_],
-            end=_END[pass_],
+            opening=prompts.OPENING[pass_],
+            end=prompts.END[pass_],
         )
         completion = one(self.answerer, request)
-        self.texts[pass_] = {"question": question, "text": completion.text}
+        self.texts[pass_] = PassText(question=question, text=completion.text)
         self.passes.append(
             PassRecord(
                 name=pass_,
@@ -356,39 +263,46 @@ class _Work:
     def thought(self) -> RouteRecord:
         thought = self.ask("thought", self.problem, self.settings.thought_tokens)
         if thought is None:
-            return RouteRecord("thought", None, "no-budget")
+            return RouteRecord(route="thought", answer=None, cause="no-budget")
         answer, cause = self.stated(thought)
         if answer is None:
-            return RouteRecord("thought", None, cause)
+            return RouteRecord(route="thought", answer=None, cause=cause)
         try:
             checked = self.ask(
-                "check", _check_question(self.problem, thought.text), self.settings.check_tokens
+                "check",
+                prompts.check_question(self.problem, thought.text),
+                self.settings.check_tokens,
             )
         except ContextFull:
             checked = None
         if checked is None:
-            return RouteRecord("thought", answer, "answer")
+            return RouteRecord(route="thought", answer=answer, cause="answer")
         second, _ = self.stated(checked)
-        return RouteRecord("thought", answer, "answer", held=second == answer, check_answer=second)
+        return RouteRecord(
+            route="thought",
+            answer=answer,
+            cause="answer",
+            held=second == answer,
+            check_answer=second,
+        )
 
     def programmed(self) -> RouteRecord:
         completion = self.ask("program", self.problem, self.settings.program_tokens)
         if completion is None:
-            return RouteRecord("program", None, "no-budget")
+            return RouteRecord(route="program", answer=None, cause="no-budget")
         found = programs.extract(completion.text)
         if found.source is None:
-            return RouteRecord(
-                "program", None, "cut-off" if found.reason == "unfinished" else found.reason
-            )
+            cause = "cut-off" if found.reason == "unfinished" else found.reason
+            return RouteRecord(route="program", answer=None, cause=cause)
         self.program = source = programs.complete(found.source)
         sha256 = sha256_of(source)
         verdict = sandbox.judge(self.run(source))
         clean = verdict.verdict == "verified"
         in_range = verdict.answer in GOLDS if verdict.answer is not None else True
         return RouteRecord(
-            "program",
-            verdict.answer if clean and in_range else None,
-            verdict.cause if in_range else "out-of-range",
+            route="program",
+            answer=verdict.answer if clean and in_range else None,
+            cause=verdict.cause if in_range else "out-of-range",
             clean=clean,
             program_sha256=sha256,
             sandbox_level=verdict.execution.level,
@@ -403,8 +317,8 @@ def solve(
     a cause, not an error.
 
     Raises:
-        SandboxUnavailable: this host cannot isolate a program. ServerError, DecodeError: the answerer
-        failed.
+        SandboxUnavailable: this host cannot isolate a program. ServerError, DecodeError: the
+        answerer failed.
     """
     started = time.perf_counter()
     order = route_order(problem)
@@ -419,19 +333,19 @@ def solve(
             try:
                 found.append(methods[route]())
             except ContextFull:
-                found.append(RouteRecord(route, None, "context-full"))
+                found.append(RouteRecord(route=route, answer=None, cause="context-full"))
     answer, confidence, doubts = decide(found)
     seconds = time.perf_counter() - started
     return Attempt(
-        answer,
-        confidence,
-        doubts,
-        order,
-        tuple(found),
-        tuple(work.passes),
-        seconds,
-        work.texts,
-        work.program,
+        answer=answer,
+        confidence=confidence,
+        doubts=doubts,
+        order=order,
+        routes=tuple(found),
+        passes=tuple(work.passes),
+        seconds=seconds,
+        texts=work.texts,
+        program=work.program,
     )
 
 
@@ -460,7 +374,7 @@ def decide(routes: Iterable[RouteRecord]) -> Decision:
     return Decision(answer, "uncertain" if doubts else "confident", tuple(doubts))
 
 
-class Outcome(NamedTuple):
+class ProblemOutcome(NamedTuple):
     """What K attempts at a problem came to. `vote` has the counts; `answer` is None without a
     majority or without answers.
     """
@@ -470,10 +384,10 @@ class Outcome(NamedTuple):
     vote: answers.Vote
 
 
-def outcome(attempts: Iterable[tuple[int | None, Confidence]]) -> Outcome:
+def outcome(attempts: Iterable[tuple[int | None, Confidence]]) -> ProblemOutcome:
     """maj@k over (answer, confidence) of attempts, by the rule at the top of this module."""
     listed = list(attempts)
     vote = answers.vote(answer for answer, _ in listed)
     sure_of = {answer for answer, confidence in listed if confidence == "confident"}
     confident = vote.value is not None and sure_of == {vote.value}
-    return Outcome(vote.value, "confident" if confident else "uncertain", vote)
+    return ProblemOutcome(vote.value, "confident" if confident else "uncertain", vote)

@@ -1,4 +1,4 @@
-"""What a run came to: figures from its log, and a page of Markdown.
+"""What a run came to: figures from its log. `galahad.solve.markdown` lays them out.
 
 Every figure is computed from the attempt records; intervals are Wilson's (scipy), with their n. A
 run that is not finished is reported as far as it went, and says so.
@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from galahad.errors import RunLogError
 from galahad.measure.stats import Proportion
 from galahad.solve import solver
-from galahad.solve.log import Record, Run
+from galahad.solve.log import Run
+from galahad.solve.prompts import PASSES, Pass
+from galahad.solve.records import Attempt, Grade
+from galahad.solve.router import ROUTES, Route
 from galahad.solve.run import grade
-from taliesin.host import console
+from galahad.solve.solver import PassRecord, RouteRecord
+from taliesin.host import records
+from taliesin.host.records import Record
 
 
-@dataclass(frozen=True)
-class ProblemResult:
+class ProblemResult(Record):
     """One problem over its attempts. `causes` are the ends of the routes, `route:cause`, in order;
     `joules` a range, or None.
     """
@@ -30,7 +32,7 @@ class ProblemResult:
     id: str
     gold: int
     answer: int | None
-    grade: str
+    grade: Grade
     confidence: solver.Confidence
     vote: str
     votes: int
@@ -42,11 +44,9 @@ class ProblemResult:
     joules: tuple[float, float] | None
 
 
-@dataclass(frozen=True)
-class PassTotals:
+class PassTotals(Record):
     """Sums over all generations of one pass; tokens, seconds."""
 
-    name: str
     n: int
     n_cut: int
     n_reused: int
@@ -57,8 +57,7 @@ class PassTotals:
     decode_seconds: float
 
 
-@dataclass(frozen=True)
-class Savings:
+class Savings(Record):
     """What grafting the shared prefixes saved: `tokens` that were not prefilled again, and
     `seconds`.
 
@@ -69,6 +68,55 @@ class Savings:
     tokens: int
     uses: int
     seconds: float | None
+
+
+class Share(Record):
+    """A proportion in a result: `k` of `n`, with its interval [`low`, `high`]."""
+
+    k: int
+    n: int
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, proportion: Proportion) -> Share:
+        return cls(k=proportion.k, n=proportion.n, low=proportion.low, high=proportion.high)
+
+
+class JoulesRange(Record):
+    low: float
+    high: float
+
+
+class RunFigures(Record):
+    """The figures of a run as `galahad solve --json` prints them; `report` and `status` have the
+    same fields and more, or without `problems`.
+
+    `matrix` counts problems by "confidence/grade", `causes` the ends of routes by "route:cause";
+    `passes` and `routes` are by their names.
+    """
+
+    SCHEMA = "galahad.solve/1"
+    complete: bool
+    attempts_done: int
+    attempts_total: int
+    accuracy: Share
+    single_attempts: Share
+    pass_at_k: Share
+    matrix: dict[str, int]
+    routes: dict[Route, Share]
+    passes: dict[Pass, PassTotals]
+    causes: dict[str, int]
+    tokens_in: int
+    tokens_out: int
+    tokens_per_second: float | None
+    seconds: float
+    seconds_left: float | None
+    grafted: Savings
+    joules: JoulesRange | None
+    energy: str
+    problems: tuple[ProblemResult, ...]
+    run: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,8 +132,8 @@ class Summary:
     single: Proportion
     coverage: Proportion
     matrix: Counter[tuple[str, str]]
-    by_route: dict[str, Proportion]
-    passes: tuple[PassTotals, ...]
+    by_route: dict[Route, Proportion]
+    passes: dict[Pass, PassTotals]
     causes: Counter[tuple[str, str]]
     orders: Counter[tuple[str, ...]]
     savings: Savings
@@ -106,7 +154,7 @@ class Summary:
     @property
     def tokens_per_second(self) -> float | None:
         """Decoded tokens over decoding time."""
-        seconds = sum(p.decode_seconds for p in self.passes)
+        seconds = sum(totals.decode_seconds for totals in self.passes.values())
         return self.tokens_out / seconds if seconds else None
 
     @property
@@ -114,108 +162,83 @@ class Summary:
         """At the mean time of the attempts so far."""
         return self.seconds / self.done * (self.total - self.done) if self.done else None
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {
-            "complete": self.complete,
-            "attempts_done": self.done,
-            "attempts_total": self.total,
-            "accuracy": self.accuracy._asdict(),
-            "single_attempts": self.single._asdict(),
-            "pass_at_k": self.coverage._asdict(),
-            "matrix": {
+    def figures(self) -> RunFigures:
+        return RunFigures(
+            complete=self.complete,
+            attempts_done=self.done,
+            attempts_total=self.total,
+            accuracy=Share.of(self.accuracy),
+            single_attempts=Share.of(self.single),
+            pass_at_k=Share.of(self.coverage),
+            matrix={
                 f"{confidence}/{grade}": n for (confidence, grade), n in sorted(self.matrix.items())
             },
-            "routes": {route: proportion._asdict() for route, proportion in self.by_route.items()},
-            "passes": {
-                p.name: {k: v for k, v in vars(p).items() if k != "name"} for p in self.passes
-            },
-            "causes": {f"{route}:{cause}": n for (route, cause), n in sorted(self.causes.items())},
-            "tokens_in": self.tokens_in,
-            "tokens_out": self.tokens_out,
-            "tokens_per_second": self.tokens_per_second,
-            "seconds": self.seconds,
-            "seconds_left": self.seconds_left,
-            "grafted": vars(self.savings),
-            "joules": None
+            routes={route: Share.of(proportion) for route, proportion in self.by_route.items()},
+            passes=self.passes,
+            causes={f"{route}:{cause}": n for (route, cause), n in sorted(self.causes.items())},
+            tokens_in=self.tokens_in,
+            tokens_out=self.tokens_out,
+            tokens_per_second=self.tokens_per_second,
+            seconds=self.seconds,
+            seconds_left=self.seconds_left,
+            grafted=self.savings,
+            joules=None
             if self.joules is None
-            else {"low": self.joules[0], "high": self.joules[1]},
-            "energy": self.energy_source,
-            "problems": [vars(result) for result in self.results],
-        }
+            else JoulesRange(low=self.joules[0], high=self.joules[1]),
+            energy=self.energy_source,
+            problems=self.results,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures, JSON-ready; the run's path is the caller's to name."""
+        fields: dict[str, Any] = records.plain(self.figures())
+        del fields["run"]
+        return fields
 
 
 def summarise(run: Run) -> Summary:
-    """The figures of a run so far.
-
-    Raises:
-        RunLogError: a record whose hash holds lacks a field: another program wrote it.
-    """
-    with as_promised(run):
-        return _summary(run)
-
-
-@contextmanager
-def as_promised(run: Run) -> Iterator[None]:
-    """What is read of the run's records inside must be there, and be of the kind that their schema
-    promises.
-
-    Raises:
-        RunLogError: it is not.
-    """
-    try:
-        yield
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError, ArithmeticError) as error:
-        raise RunLogError(
-            "a record of the run lacks what its schema promises",
-            got=f"{type(error).__name__}: {error}",
-            where=run.path,
-        ) from error
-
-
-def _summary(run: Run) -> Summary:
-    problems: dict[str, str] = run.header["suite"]["problems"]
-    total = len(problems) * run.header["settings"]["attempts"]
-    by_problem: dict[str, list[Record]] = {}
-    for record in run.attempts:
-        by_problem.setdefault(record["problem"], []).append(record)
+    """The figures of a run so far."""
+    suite = run.header.suite.problems
+    by_problem: dict[str, list[Attempt]] = {}
+    for attempt in run.attempts:
+        by_problem.setdefault(attempt.problem, []).append(attempt)
     results = tuple(
-        _result(id_, by_problem[id_]) for id_ in sorted(problems, key=_natural) if id_ in by_problem
+        _result(id_, by_problem[id_]) for id_ in sorted(suite, key=_natural) if id_ in by_problem
     )
-    right = sum(result.grade == "right" for result in results)
-    routes = [(route, record["gold"]) for record in run.attempts for route in record["routes"]]
-    names = [name for name in solver.ROUTES if any(route["route"] == name for route, _ in routes)]
+    ends = [(route, attempt.gold) for attempt in run.attempts for route in attempt.routes]
+    joules, energy_source = _energy(run.attempts)
     return Summary(
-        run,
-        total,
-        results,
-        Proportion.of(right, len(results)),
-        Proportion.of(sum(r["grade"] == "right" for r in run.attempts), len(run.attempts)),
-        Proportion.of(
-            sum(any(r["grade"] == "right" for r in records) for records in by_problem.values()),
-            len(results),
+        run=run,
+        total=len(suite) * run.header.settings.attempts,
+        results=results,
+        accuracy=_share(result.grade == "right" for result in results),
+        single=_share(attempt.grade == "right" for attempt in run.attempts),
+        coverage=_share(
+            any(attempt.grade == "right" for attempt in attempts)
+            for id_, attempts in by_problem.items()
+            if id_ in suite
         ),
-        Counter((result.confidence, result.grade) for result in results),
-        {
-            name: Proportion.of(
-                sum(route["answer"] == gold for route, gold in routes if route["route"] == name),
-                sum(route["route"] == name for route, _ in routes),
-            )
-            for name in names
+        matrix=Counter((result.confidence, result.grade) for result in results),
+        by_route={
+            name: _share(route.answer == gold for route, gold in ends if route.route == name)
+            for name in ROUTES
+            if any(route.route == name for route, _ in ends)
         },
-        tuple(_pass_totals(run.attempts)),
-        Counter(
-            (route["route"], _cause(route, record["gold"]))
-            for record in run.attempts
-            for route in record["routes"]
-        ),
-        Counter(tuple(record["order"]) for record in run.attempts),
-        _savings(run),
-        sum(record["tokens_in"] for record in run.attempts),
-        sum(record["tokens_out"] for record in run.attempts),
-        sum(record["seconds"] for record in run.attempts),
-        *_energy(run.attempts),
+        passes=_pass_totals(run.attempts),
+        causes=Counter((route.route, _cause(route, gold)) for route, gold in ends),
+        orders=Counter(attempt.order for attempt in run.attempts),
+        savings=_savings(run),
+        tokens_in=sum(attempt.tokens_in for attempt in run.attempts),
+        tokens_out=sum(attempt.tokens_out for attempt in run.attempts),
+        seconds=sum(attempt.seconds for attempt in run.attempts),
+        joules=joules,
+        energy_source=energy_source,
     )
+
+
+def _share(hits: Iterable[bool]) -> Proportion:
+    listed = list(hits)
+    return Proportion.of(sum(listed), len(listed))
 
 
 def _natural(id_: str) -> list[tuple[int, str]]:
@@ -225,232 +248,81 @@ def _natural(id_: str) -> list[tuple[int, str]]:
     ]
 
 
-def _result(id_: str, records: Sequence[Record]) -> ProblemResult:
-    outcome = solver.outcome((record["answer"], record["confidence"]) for record in records)
-    gold = records[0]["gold"]
+def _result(id_: str, attempts: Sequence[Attempt]) -> ProblemResult:
+    outcome = solver.outcome((attempt.answer, attempt.confidence) for attempt in attempts)
+    gold = attempts[0].gold
     causes = Counter(
-        f"{route['route']}:{_cause(route, gold)}"
-        for record in records
-        for route in record["routes"]
+        f"{route.route}:{_cause(route, gold)}" for attempt in attempts for route in attempt.routes
     )
     return ProblemResult(
-        id_,
-        gold,
-        outcome.answer,
-        grade(outcome.answer, gold),
-        outcome.confidence,
-        outcome.vote.outcome,
-        outcome.vote.votes,
-        len(records),
-        tuple(f"{cause} x{n}" if n > 1 else cause for cause, n in causes.items()),
-        sum(record["tokens_in"] for record in records),
-        sum(record["tokens_out"] for record in records),
-        sum(record["seconds"] for record in records),
-        _energy(records)[0],
+        id=id_,
+        gold=gold,
+        answer=outcome.answer,
+        grade=grade(outcome.answer, gold),
+        confidence=outcome.confidence,
+        vote=outcome.vote.outcome,
+        votes=outcome.vote.votes,
+        attempts=len(attempts),
+        causes=tuple(f"{cause} x{n}" if n > 1 else cause for cause, n in causes.items()),
+        tokens_in=sum(attempt.tokens_in for attempt in attempts),
+        tokens_out=sum(attempt.tokens_out for attempt in attempts),
+        seconds=sum(attempt.seconds for attempt in attempts),
+        joules=_energy(attempts)[0],
     )
 
 
-def _cause(route: Record, gold: int) -> str:
+def _cause(route: RouteRecord, gold: int) -> str:
     """How a route ended: `right`, `wrong-answer`, or the cause for which it has no answer."""
-    if route["answer"] is None:
-        return str(route["cause"])
-    return "right" if route["answer"] == gold else "wrong-answer"
+    if route.answer is None:
+        return route.cause
+    return "right" if route.answer == gold else "wrong-answer"
 
 
-def _pass_totals(attempts: Iterable[Record]) -> Iterable[PassTotals]:
-    passes = [one for record in attempts for one in record["passes"]]
-    for name in solver.PREFIXES:
-        own = [one for one in passes if one["name"] == name]
-        if own:
-            yield PassTotals(
-                name,
-                len(own),
-                sum(one["finish"] == "length" for one in own),
-                *(sum(one[key] for one in own) for key in ("n_reused", "n_prefilled", "n_out")),
-                *(
-                    sum(one[key] for one in own)
-                    for key in ("reuse_seconds", "prefill_seconds", "decode_seconds")
-                ),
-            )
+def _pass_totals(attempts: Iterable[Attempt]) -> dict[Pass, PassTotals]:
+    generations: dict[Pass, list[PassRecord]] = {name: [] for name in PASSES}
+    for attempt in attempts:
+        for generation in attempt.passes:
+            generations[generation.name].append(generation)
+    return {
+        name: PassTotals(
+            n=len(own),
+            n_cut=sum(generation.finish == "length" for generation in own),
+            n_reused=sum(generation.n_reused for generation in own),
+            n_prefilled=sum(generation.n_prefilled for generation in own),
+            n_out=sum(generation.n_out for generation in own),
+            reuse_seconds=sum(generation.reuse_seconds for generation in own),
+            prefill_seconds=sum(generation.prefill_seconds for generation in own),
+            decode_seconds=sum(generation.decode_seconds for generation in own),
+        )
+        for name, own in generations.items()
+        if own
+    }
 
 
 def _savings(run: Run) -> Savings:
-    passes = [one for record in run.attempts for one in record["passes"] if one["n_reused"]]
-    tokens = sum(one["n_reused"] for one in passes)
-    saved = [prefix for session in run.sessions for prefix in session["prefixes"].items()]
+    uses = [
+        generation
+        for attempt in run.attempts
+        for generation in attempt.passes
+        if generation.n_reused
+    ]
+    tokens = sum(generation.n_reused for generation in uses)
+    saved = [prefix for session in run.sessions for prefix in session.prefixes.items()]
     if not saved:
-        return Savings(tokens, len(passes), None)
-    prefill = {name: prefix["prefill_seconds"] for name, prefix in saved}
-    spent = sum(prefix["prefill_seconds"] + prefix["save_seconds"] for _, prefix in saved)
-    gained = sum(prefill[one["name"]] - one["reuse_seconds"] for one in passes)
-    return Savings(tokens, len(passes), gained - spent)
-
-
-def _energy(attempts: Sequence[Record]) -> tuple[tuple[float, float] | None, str]:
-    readings = [record["energy"] for record in attempts]
-    measured = [reading for reading in readings if reading["joules"] is not None]
-    if not readings or len(measured) < len(readings):
-        return None, readings[0][
-            "source"
-        ] if readings and not measured else f"{len(measured)} of {len(readings)} measured"
-    return (sum(r["low"] for r in measured), sum(r["high"] for r in measured)), measured[0][
-        "source"
-    ]
-
-
-# -- Markdown --------------------------------------------------------------------------------------
-
-
-def markdown(summary: Summary) -> str:
-    """The report as Markdown, for a reader. Raises RunLogError as `summarise`."""
-    with as_promised(summary.run):
-        sections = (
-            _head(summary),
-            _results(summary),
-            _costs(summary),
-            _causes(summary),
-            _list(summary),
-        )
-    return "\n\n".join(section for section in sections if section)
-
-
-def _head(summary: Summary) -> str:
-    header = summary.run.header
-    engine, settings, suite = header["engine"], header["settings"], header["suite"]
-    model = f"{engine['model']} ({engine['engine']}" + (
-        f", SHA-256 {engine['model_sha256'][:12]})" if "model_sha256" in engine else ")"
+        return Savings(tokens=tokens, uses=len(uses), seconds=None)
+    prefill_seconds = {name: prefix.prefill_seconds for name, prefix in saved}
+    spent = sum(prefix.prefill_seconds + prefix.save_seconds for _, prefix in saved)
+    gained = sum(
+        prefill_seconds.get(generation.name, 0.0) - generation.reuse_seconds for generation in uses
     )
-    budget = "none" if settings["budget"] is None else f"{settings['budget']} tokens an attempt"
-    lines = [
-        f"# Run on {suite['name']}",
-        "",
-        f"- model: {model}",
-        f"- suite: {len(suite['problems'])} problems, SHA-256 {suite['sha256'][:12]}",
-        f"- attempts: {settings['attempts']} a problem, temperature {settings['temperature']}, "
-        f"seed {settings['seed']}",
-        f"- tokens at most: thought {settings['thought_tokens']}, check "
-        f"{settings['check_tokens']}, "
-        f"program {settings['program_tokens']}; budget: {budget}",
-        f"- router: {header['router']}",
-        f"- rule: {header['rule']}",
-        f"- started {header['created']}, {len(summary.run.sessions)} session(s), prompts "
-        f"{header['prompts_sha256'][:12]}",
-    ]
-    if not summary.complete:
-        lines.append(f"- **not finished: {summary.done} of {summary.total} attempts**")
-    return "\n".join(lines)
+    return Savings(tokens=tokens, uses=len(uses), seconds=gained - spent)
 
 
-def _results(summary: Summary) -> str:
-    k = summary.run.header["settings"]["attempts"]
-    lines = [
-        "## Accuracy",
-        "",
-        f"- {'right' if k == 1 else f'maj@{k}, a tie is no answer'}: {summary.accuracy}",
-    ]
-    if k > 1:
-        lines.append(f"- single attempts: {summary.single}")
-        lines.append(f"- right in at least one attempt: {summary.coverage}")
-    lines += [
-        f"- {name} route alone: {proportion}" for name, proportion in summary.by_route.items()
-    ]
-    rows = [
-        (confidence, *(summary.matrix[confidence, grade] for grade in ("right", "wrong", "none")))
-        for confidence in ("confident", "uncertain")
-    ]
-    return "\n".join(
-        [*lines, "", console.markdown_table(["problems", "right", "wrong", "no answer"], rows)]
-    )
-
-
-def _costs(summary: Summary) -> str:
-    n = max(len(summary.results), 1)
-    rows = [
-        (
-            p.name,
-            p.n,
-            f"{p.n_out / n:.0f}",
-            f"{(p.n_prefilled + p.n_reused) / n:.0f}",
-            f"{p.n_cut}",
-            f"{p.decode_seconds / n:.1f}",
-            f"{p.prefill_seconds / n:.1f}",
-        )
-        for p in summary.passes
-    ]
-    speed = (
-        f"{summary.tokens_per_second:.1f} tokens/s while decoding"
-        if summary.tokens_per_second
-        else "no token decoded"
-    )
-    saved = summary.savings
-    grafted = (
-        f"{saved.tokens} prompt tokens came from blocks in {saved.uses} grafts"
-        + ("" if saved.seconds is None else _difference(saved.seconds))
-        if saved.uses
-        else "no prefix was grafted"
-    )
-    joules = (
-        f"{summary.joules[0]:.0f} to {summary.joules[1]:.0f} J ({summary.energy_source})"
-        if summary.joules
-        else summary.energy_source
-    )
-    headers = [
-        "pass",
-        "generations",
-        "tokens out",
-        "tokens in",
-        "cut off",
-        "decoding, s",
-        "prefill, s",
-    ]
-    return "\n".join(
-        [
-            "## Cost (mean per problem; generations and cut off are counts)",
-            "",
-            console.markdown_table(headers, rows),
-            "",
-            f"- in all: {summary.tokens_out} tokens out, {summary.tokens_in} in, "
-            f"{summary.seconds:.0f} s; {speed}",
-            f"- prefixes: {grafted}",
-            f"- energy: {joules}",
-            "- order chosen: "
-            + ", ".join(f"{' then '.join(o)} {n}" for o, n in summary.orders.most_common()),
-        ]
-    )
-
-
-def _difference(seconds: float) -> str:
-    more_or_less = "less" if seconds >= 0 else "more"
-    return (
-        f", {abs(seconds):.1f} s {more_or_less} than prefilling them each time, the saving included"
-    )
-
-
-def _causes(summary: Summary) -> str:
-    rows = [
-        (route, cause, n)
-        for (route, cause), n in sorted(
-            summary.causes.items(), key=lambda item: (item[0][0], -item[1])
-        )
-    ]
-    return "## How the routes ended (attempts)\n\n" + console.markdown_table(
-        ["route", "end", "attempts"], rows
-    )
-
-
-def _list(summary: Summary) -> str:
-    rows = [
-        (
-            r.id,
-            "-" if r.answer is None else r.answer,
-            r.gold,
-            r.grade if r.vote != "no-majority" else "no majority",
-            r.confidence,
-            ", ".join(r.causes),
-            r.tokens_out,
-            f"{r.seconds:.0f}",
-        )
-        for r in summary.results
-    ]
-    headers = ["problem", "answer", "gold", "grade", "confidence", "routes", "tokens out", "s"]
-    return "## Problems\n\n" + console.markdown_table(headers, rows)
+def _energy(attempts: Sequence[Attempt]) -> tuple[tuple[float, float] | None, str]:
+    """The range over all attempts, None where one of them has none; and the source, or why."""
+    readings = [attempt.energy for attempt in attempts]
+    ranges = [(r.low, r.high) for r in readings if r.low is not None and r.high is not None]
+    if not readings or len(ranges) < len(readings):
+        source = f"{len(ranges)} of {len(readings)} measured"
+        return None, readings[0].source if readings and not ranges else source
+    return (sum(low for low, _ in ranges), sum(high for _, high in ranges)), readings[0].source

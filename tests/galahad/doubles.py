@@ -1,4 +1,6 @@
-"""A model that says what it was told to: the one double of `galahad.answerer.answerer`."""
+"""A model that says what it was told to (the one double of `galahad.answerer.answerer`), and
+records of runs that nobody made.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,17 @@ from galahad.answerer.answerer import (
     SavedPrefix,
     no_token,
 )
+from galahad.solve.records import (
+    Attempt,
+    EnergyRecord,
+    EngineRecord,
+    RunHeader,
+    SandboxRecord,
+    Session,
+    SuiteRecord,
+    Transcript,
+)
+from galahad.solve.solver import PassRecord, PassText, RouteRecord, Settings
 from taliesin.errors import CertificateMismatch, ContextFull
 from taliesin.store.blockfile import BlockFile
 from taliesin.store.header import BlockHeader
@@ -125,3 +138,83 @@ class ScriptedAnswerer:
     def certify(self, block: BlockFile) -> None:
         if not self.certificates_hold:
             raise CertificateMismatch("other numbers", where=block.path)
+
+
+# -- records of runs -------------------------------------------------------------------------------
+
+
+def run_header(**changes: Any) -> RunHeader:
+    fields: dict[str, Any] = {
+        "created": "2026-01-01T00:00:00Z",
+        "version": "0",
+        "suite": SuiteRecord(name="suite.jsonl", sha256="ab" * 32, problems={"p1": "x"}),
+        "engine": EngineRecord(engine="embedded", model="script", model_sha256="cd" * 32),
+        "settings": Settings(thought_tokens=99, check_tokens=99, program_tokens=99),
+        "graft": True,
+        "prompts_sha256": "ef" * 32,
+        "router": "r",
+        "rule": "u",
+    }
+    return RunHeader(**{**fields, **changes})
+
+
+def run_session(**changes: Any) -> Session:
+    fields: dict[str, Any] = {
+        "started": "2026-01-01T00:00:00Z",
+        "python": "3.11",
+        "system": "x",
+        "cpu": "y",
+        "engine": {},
+        "prefixes": {},
+        "sandbox": SandboxRecord(level="full", mechanisms=["bubblewrap"]),
+        "energy": "not measured",
+    }
+    return Session(**{**fields, **changes})
+
+
+def run_attempt(number: int = 0, **changes: Any) -> Attempt:
+    """Attempt `number` at p1 by the program route: it answers 7, which is right, in 10 tokens."""
+    answer = changes.get("answer", 7)
+    n_out = changes.pop("n_out", 10)
+    generation = PassRecord(
+        name="program",
+        seed=1,
+        question_sha256="0" * 64,
+        text_sha256="1" * 64,
+        finish="length" if answer is None else "stop",
+        n_reused=0,
+        n_prefilled=50,
+        n_out=n_out,
+        reuse_seconds=0.0,
+        prefill_seconds=0.5,
+        decode_seconds=2.0,
+    )
+    cause = "no-program" if answer is None else "answer"
+    fields: dict[str, Any] = {
+        "problem": "p1",
+        "attempt": number,
+        "problem_sha256": "x",
+        "answer": answer,
+        "confidence": "uncertain",
+        "doubts": ("no stated answer",),
+        "order": ("program", "thought"),
+        "figure_words": 0,
+        "count_words": 0,
+        "routes": (RouteRecord(route="program", answer=answer, cause=cause),),
+        "passes": (generation,),
+        "tokens_in": 50,
+        "tokens_out": n_out,
+        "seconds": 3.0,
+        "gold": 7,
+        "grade": "none" if answer is None else "right" if answer == 7 else "wrong",
+        "energy": EnergyRecord(
+            joules=None, low=None, high=None, seconds=3.0, source="not measured", step_seconds=None
+        ),
+        "finished": "2026-01-01T00:00:01Z",
+    }
+    return Attempt(**{**fields, **changes})
+
+
+def run_transcript(attempt: Attempt, text: str) -> Transcript:
+    passes = {"program": PassText(question="q", text=text)}
+    return Transcript(problem=attempt.problem, attempt=attempt.attempt, passes=passes, program=None)

@@ -131,7 +131,7 @@ def test_the_log_holds_no_text_of_problems_or_models(problem_file: Path, server:
     assert "boxed" not in log
     assert "print" not in log
     [told] = runlog.transcripts(runlog.read(problem_file.parent / "run")).values()
-    assert told["program"] == "print(7)\n"
+    assert told.program == "print(7)\n"
 
 
 def test_json_is_one_object_with_its_schema(problem_file: Path, server: Script) -> None:
@@ -249,8 +249,8 @@ def test_after_kill_9_resume_repeats_nothing_that_finished(
     assert f"{console.count(len(done), 'attempt')} already there" in err
     assert len(server.asked) - before == (4 - len(done)) * 2
     run = runlog.read(folder)
-    assert [a["problem"] for a in run.attempts] == ["p0", "p1", "p2", "p3"]
-    assert sum(a["tokens_out"] for a in run.attempts) == 4 * 2 * 9
+    assert [a.problem for a in run.attempts] == ["p0", "p1", "p2", "p3"]
+    assert sum(a.tokens_out for a in run.attempts) == 4 * 2 * 9
 
 
 def test_ctrl_c_once_finishes_the_attempt_and_twice_does_not(

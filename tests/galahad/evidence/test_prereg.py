@@ -211,7 +211,7 @@ def test_run_does_not_start_under_other_prompts_code_or_versions(
     make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, _ = prereg.lock(make())
-    for target in ("galahad.solve.solver.prompts_sha256", "galahad.evidence.prereg._versions"):
+    for target in ("galahad.solve.prompts.prompts_sha256", "galahad.evidence.prereg._versions"):
         with monkeypatch.context() as patch:
             patch.setattr(
                 target, (lambda: {"python": "2.7"}) if "versions" in target else (lambda: "0" * 64)

@@ -2,47 +2,59 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from galahad.errors import RunLogError
+from galahad.measure.canonical import canonical
 from galahad.solve import log as runlog
-from galahad.solve.log import LOG, TRANSCRIPTS, RunLog
+from galahad.solve import markdown, summary, writer
+from galahad.solve.log import LOG, TRANSCRIPTS, Run
+from galahad.solve.records import Attempt, EngineRecord, Key, SuiteRecord
+from galahad.solve.solver import Settings
+from galahad.solve.writer import RunLog
 from taliesin.errors import StoreFull, UsageError
+from taliesin.host import records
+from tests.galahad.doubles import run_attempt, run_header, run_session, run_transcript
 
-HEADER = {
-    "created": "2026-01-01T00:00:00Z",
-    "suite": {"sha256": "ab", "problems": {"p1": "x"}},
-    "seed": 7,
-}
+HEADER = run_header()
+
+
+def add(log: RunLog, number: int, text: str = "", **changes: Any) -> Attempt:
+    attempt = run_attempt(number, **changes)
+    return log.attempt(attempt, run_transcript(attempt, text))
 
 
 def make(folder: Path, n: int = 3) -> Path:
     with RunLog.create(folder, HEADER) as log:
-        log.session({"python": "3"})
-        for k in range(n):
-            log.attempt("p1", k, {"answer": k, "n_out": 10}, {"text": f"text {k}\n\u2028 é"})
+        log.session(run_session())
+        for number in range(n):
+            add(log, number, f"text {number}\n\u2028 é \ud83d", answer=number)
     return folder
+
+
+def said(run: Run) -> dict[Key, str]:
+    return {key: told.passes["program"].text for key, told in runlog.transcripts(run).items()}
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     run = runlog.read(make(tmp_path / "run"))
-    assert run.header["seed"] == 7
-    assert [a["answer"] for a in run.attempts] == [0, 1, 2]
+    assert run.header.suite.problems == {"p1": "x"}
+    assert [a.answer for a in run.attempts] == [0, 1, 2]
     assert len(run.sessions) == 1
     assert run.torn_bytes == 0
     assert run.done == {("p1", 0), ("p1", 1), ("p1", 2)}
-    assert {k: t["text"] for k, t in runlog.transcripts(run).items()} == {
-        ("p1", k): f"text {k}\n\u2028 é" for k in range(3)
-    }
+    assert said(run) == {("p1", k): f"text {k}\n\u2028 é \ud83d" for k in range(3)}
 
 
 def test_files_are_private(tmp_path: Path) -> None:
@@ -65,33 +77,42 @@ def test_a_run_is_not_started_over_another(tmp_path: Path) -> None:
 
 def test_resume_goes_on_behind_the_last_record(tmp_path: Path) -> None:
     folder = make(tmp_path / "run", 2)
-    with RunLog.resume(folder, {**HEADER, "created": "later"}) as log:
+    with RunLog.resume(folder, run_header(created="later")) as log:
         assert log.done == {("p1", 0), ("p1", 1)}
-        log.attempt("p1", 2, {"answer": 2}, {})
+        add(log, 2)
     assert len(runlog.read(folder).attempts) == 3
 
 
 @pytest.mark.parametrize(
-    "change", [{"seed": 8}, {"suite": {"sha256": "ab", "problems": {"p1": "y"}}}, {"new": 1}]
+    ("change", "named"),
+    [
+        ({"settings": Settings(seed=8)}, "settings.seed: 0 there, 8 now"),
+        (
+            {"suite": SuiteRecord(name="suite.jsonl", sha256="ab" * 32, problems={"p1": "y"})},
+            "suite.problems: {'p1': 'x'} there",
+        ),
+        ({"engine": EngineRecord(engine="server", model="script")}, "engine.model_sha256: cd"),
+        ({"rule": "v"}, "rule: u there, v now"),
+    ],
 )
 def test_resume_refuses_other_inputs_and_names_them(
-    tmp_path: Path, change: dict[str, object]
+    tmp_path: Path, change: dict[str, Any], named: str
 ) -> None:
     folder = make(tmp_path / "run")
     with pytest.raises(RunLogError, match="other inputs") as caught:
-        RunLog.resume(folder, {**HEADER, **change})
-    assert next(iter(change)) in str(caught.value.got)
+        RunLog.resume(folder, run_header(**change))
+    assert named in str(caught.value.got)
 
 
 def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
     folder = make(tmp_path / "run")
-    assert not runlog.is_running(folder)
+    assert not writer.is_running(folder)
     with RunLog.resume(folder, HEADER):
-        assert runlog.is_running(folder)
+        assert writer.is_running(folder)
         with pytest.raises(RunLogError, match="another process"):
             RunLog.resume(folder, HEADER)
         assert len(runlog.read(folder).attempts) == 3
-    assert not runlog.is_running(folder)
+    assert not writer.is_running(folder)
 
 
 @given(cut=st.integers(min_value=1, max_value=400))
@@ -109,10 +130,10 @@ def test_a_torn_last_record_is_cut_off_and_done_again(
     assert run.torn_bytes == at - last
     with RunLog.resume(folder, HEADER) as log:
         assert log.recovered_bytes == at - last
-        log.attempt("p1", 2, {"answer": 2, "n_out": 10}, {"text": "again"})
+        add(log, 2, "again")
     run = runlog.read(folder)
-    assert sum(a["n_out"] for a in run.attempts) == 30
-    assert runlog.transcripts(run)["p1", 2]["text"] == "again"
+    assert sum(a.tokens_out for a in run.attempts) == 30
+    assert said(run)["p1", 2] == "again"
 
 
 def test_zeros_at_the_end_are_a_torn_write(tmp_path: Path) -> None:
@@ -129,8 +150,8 @@ def test_a_torn_transcript_spoils_nothing_behind_it(tmp_path: Path) -> None:
     with (folder / TRANSCRIPTS).open("ab") as file:
         file.write(b'{"problem":"p1","atte')
     with RunLog.resume(folder, HEADER) as log:
-        log.attempt("p1", 1, {"answer": 1}, {"text": "whole"})
-    assert runlog.transcripts(runlog.read(folder))["p1", 1]["text"] == "whole"
+        add(log, 1, "whole")
+    assert said(runlog.read(folder))["p1", 1] == "whole"
 
 
 @given(data=st.data())
@@ -207,17 +228,83 @@ def test_json_that_is_never_written_is_damage(tmp_path: Path, line: bytes) -> No
         runlog.read(folder)
 
 
-@pytest.mark.parametrize(
-    "fields", [{}, {"problem": 5, "attempt": 0}, {"problem": "a", "attempt": "x"}, {"problem": "a"}]
-)
-def test_an_attempt_of_nothing_is_refused(tmp_path: Path, fields: dict[str, object]) -> None:
-    folder = make(tmp_path / "run")
-    record = {"kind": "attempt", **fields}
-    record["chain"] = runlog._chain(runlog.read(folder).chain, record)
+def forge(folder: Path, line: dict[str, Any]) -> None:
+    """Another program writes a line that continues the chain."""
+    line["chain"] = runlog.chained(runlog.read(folder).chain, line)
     with (folder / LOG).open("ab") as file:
-        file.write(runlog.canonical(record) + b"\n")
-    with pytest.raises(RunLogError, match="without a problem or number"):
+        file.write(canonical(line) + b"\n")
+
+
+MISSING = object()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("problem", 5, "field problem of an attempt"),
+        ("attempt", "x", "field attempt of an attempt"),
+        ("attempt", -1, "field attempt of an attempt"),
+        ("gold", MISSING, "has no field gold"),
+        ("gold", 1000, "field gold of"),
+        ("routes", None, "field routes of"),
+        ("routes", [{"route": "guess", "answer": 1, "cause": ""}], r"field routes\[0\].route"),
+        ("seconds", 1e300, "field seconds of"),
+        ("tokens_out", 10**400, "field tokens_out of"),
+        ("more", 1, "a field that its format does not have"),
+    ],
+)
+def test_a_record_of_another_program_is_one_error_with_its_line_and_field(
+    tmp_path: Path, field: str, value: object, message: str
+) -> None:
+    folder = make(tmp_path / "run")
+    line = {**records.plain(run_attempt(9)), field: value}
+    forge(folder, {name: value for name, value in line.items() if value is not MISSING})
+    with pytest.raises(RunLogError, match=message) as caught:
         runlog.read(folder)
+    assert str(caught.value.where).endswith("line 6")
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_value_in_any_field_of_a_run_is_read_or_is_one_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """What is read can be summed up and printed: no record gets as far as a traceback."""
+    folder = tmp_path_factory.mktemp("t")
+    lines = [records.plain(record) for record in (HEADER, run_session(), run_attempt())]
+    inner: Any = data.draw(st.sampled_from(lines))
+    while True:
+        key = data.draw(st.sampled_from(sorted(inner) if isinstance(inner, dict) else range(1)))
+        if (
+            not isinstance(inner[key], (dict, list, tuple))
+            or not inner[key]
+            or data.draw(st.booleans())
+        ):
+            break
+        inner[key] = list(inner[key]) if isinstance(inner[key], tuple) else inner[key]
+        inner = inner[key]
+    values = (
+        st.none() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+    )
+    inner[key] = data.draw(values | st.just([]) | st.just({}) | st.just(10**400))
+    chain = ""
+    with (folder / LOG).open("wb") as file:
+        for line in lines:
+            chain = line["chain"] = runlog.chained(chain, line)
+            file.write(canonical(line) + b"\n")
+    with contextlib.suppress(RunLogError):
+        markdown.markdown(summary.summarise(runlog.read(folder)))
+
+
+@pytest.mark.parametrize("name", ["own", "aime2025", "own-smollm2-135m"])
+def test_the_logs_of_earlier_versions_are_read_and_say_the_same(name: str) -> None:
+    results = Path(__file__).parents[3] / "benchmarks" / "results"
+    found = summary.summarise(runlog.read(results / "solve" / name))
+    page = (results / "solve" / name / "report.md").read_text(encoding="utf-8")
+    assert markdown.markdown(found) + "\n" == page
+    kept = json.loads((results / f"solve_{name}.json").read_bytes())
+    del kept["schema"], kept["run"]
+    assert json.loads(json.dumps(found.as_dict())) == kept
 
 
 def test_a_log_that_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
@@ -234,7 +321,7 @@ def test_a_run_that_may_not_be_written_is_refused(
     def read_only(_path: Path) -> int:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(runlog, "_open", read_only)
+    monkeypatch.setattr(writer, "_open", read_only)
     with pytest.raises(StoreFull, match="cannot be written"):
         RunLog.resume(folder, runlog.read(folder).header)
 
@@ -255,17 +342,17 @@ def test_a_full_disk_leaves_the_log_as_it_was(
     with RunLog.resume(folder, HEADER) as log:
         monkeypatch.setattr(os, "write", fail)
         with pytest.raises(StoreFull):
-            log.attempt("p1", 1, {}, {})
+            add(log, 1)
         monkeypatch.undo()
         assert (folder / LOG).read_bytes() == before
-        log.attempt("p1", 1, {}, {})
+        add(log, 1)
     assert len(runlog.read(folder).attempts) == 2
 
 
 def _write_forever(folder: Path) -> None:
     with RunLog.resume(folder, HEADER) as log:
         for k in range(len(log.done), 100_000):
-            log.attempt("p1", k, {"answer": k, "n_out": 1, "filler": "x" * 500}, {"text": str(k)})
+            add(log, k, "x" * 500, n_out=1)
 
 
 def test_kill_9_loses_at_most_the_attempt_in_flight(tmp_path: Path) -> None:
@@ -283,8 +370,8 @@ def test_kill_9_loses_at_most_the_attempt_in_flight(tmp_path: Path) -> None:
         child.join()
         run = runlog.read(folder)
         n_before = len(run.attempts)
-        assert [a["attempt"] for a in run.attempts] == list(range(n_before))
-        assert sum(a["n_out"] for a in run.attempts) == n_before
+        assert [a.attempt for a in run.attempts] == list(range(n_before))
+        assert sum(a.tokens_out for a in run.attempts) == n_before
         assert len(runlog.transcripts(run)) == n_before
 
 

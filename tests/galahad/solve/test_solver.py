@@ -15,13 +15,17 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from galahad import sandbox
+from galahad.measure import energy
+from galahad.measure.canonical import canonical
 from galahad.problems import load as problems
 from galahad.responses import integer as answers
 from galahad.solve import log as runlog
-from galahad.solve import run, solver
+from galahad.solve import markdown, prompts, router, run, solver
 from galahad.solve import summary as report
 from galahad.solve.solver import RouteRecord, Settings
+from galahad.solve.writer import RunLog
 from taliesin.errors import ContextFull, UsageError
+from taliesin.host import records
 from tests.galahad.doubles import ScriptedAnswerer
 
 COUNT = "How many integers from 1 to 50 are divisible by 7?"
@@ -160,14 +164,14 @@ def test_a_check_never_replaces_the_answer() -> None:
 
 
 def test_the_router_puts_figures_to_thought_first_unless_they_are_counted() -> None:
-    assert solver.route_order(COUNT).routes == ("program", "thought")
-    assert solver.route_order(FIGURE).routes == ("thought", "program")
-    assert solver.route_order("How many triangles have integer sides?").routes == (
+    assert router.route_order(COUNT).routes == ("program", "thought")
+    assert router.route_order(FIGURE).routes == ("thought", "program")
+    assert router.route_order("How many triangles have integer sides?").routes == (
         "program",
         "thought",
     )
-    assert solver.route_order("Find x.").routes == ("program", "thought")
-    assert solver.route_order(FIGURE).figure_words == ("angle", "area", "triangle")
+    assert router.route_order("Find x.").routes == ("program", "thought")
+    assert router.route_order(FIGURE).figure_words == ("angle", "area", "triangle")
 
 
 @pytest.mark.usefixtures("scripted_sandbox")
@@ -210,8 +214,8 @@ def test_every_pass_of_every_attempt_has_its_own_seed() -> None:
 
 def test_repeats_that_would_be_one_sample_are_refused() -> None:
     with pytest.raises(UsageError, match="one sample"):
-        Settings(attempts=3)
-    assert Settings(attempts=3, temperature=0.7).attempts == 3
+        Settings(attempts=3).checked()
+    assert Settings(attempts=3, temperature=0.7).checked().attempts == 3
 
 
 @pytest.mark.parametrize(
@@ -219,13 +223,14 @@ def test_repeats_that_would_be_one_sample_are_refused() -> None:
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError):
-        Settings(**wrong)  # type: ignore[arg-type]
+        Settings(**wrong).checked()  # type: ignore[arg-type]
 
 
 def test_no_function_of_the_solver_takes_a_gold() -> None:
-    for name, function in inspect.getmembers(solver, inspect.isfunction):
-        assert not {"gold", "expected"} & set(inspect.signature(function).parameters), name
-    assert "gold" not in inspect.getsource(solver).replace("the gold is not a parameter", "")
+    for module in (solver, prompts, router):
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            assert not {"gold", "expected"} & set(inspect.signature(function).parameters), name
+        assert "gold" not in inspect.getsource(module).replace("the gold is not a parameter", "")
 
 
 @pytest.mark.usefixtures("scripted_sandbox")
@@ -239,11 +244,13 @@ def test_neither_gold_nor_solution_is_in_what_the_model_is_asked() -> None:
 @pytest.mark.usefixtures("scripted_sandbox")
 def test_a_record_holds_no_text_of_the_problem_or_the_model() -> None:
     found = attempt(script(thought="secret words \\boxed{7}", check="\\boxed{7}", program=GOOD))
-    record = runlog.canonical(found.as_record()).decode()
+    problem = problems.Problem.of("p", COUNT, 7)
+    reading = energy.Meter(None).reading()
+    record = canonical(records.plain(run.attempt_record(problem, 0, found, reading))).decode()
     assert "secret words" not in record
     assert "divisible" not in record
     assert "def solve" not in record
-    assert found.as_transcript()["passes"]["thought"]["text"] == "secret words \\boxed{7}"
+    assert found.texts["thought"].text == "secret words \\boxed{7}"
 
 
 # -- decisions over several attempts --
@@ -291,7 +298,10 @@ def test_confident_means_that_nothing_was_in_doubt(
     thought: int | None, program: int | None, held: bool | None
 ) -> None:
     found = solver.decide(
-        [RouteRecord("thought", thought, "", held=held), RouteRecord("program", program, "")]
+        [
+            RouteRecord(route="thought", answer=thought, cause="", held=held),
+            RouteRecord(route="program", answer=program, cause=""),
+        ]
     )
     assert (found.confidence == "confident") == (
         thought is not None and thought == program and bool(held)
@@ -310,9 +320,9 @@ def suite(n: int = 3) -> problems.Suite:
 
 def start(
     folder: Path, answerer: ScriptedAnswerer, settings: Settings, resume: bool = False, n: int = 3
-) -> runlog.RunLog:
+) -> RunLog:
     header = run.header(suite(n), suite(n).problems, answerer, settings, graft=False)
-    return runlog.RunLog.resume(folder, header) if resume else runlog.RunLog.create(folder, header)
+    return RunLog.resume(folder, header) if resume else RunLog.create(folder, header)
 
 
 @pytest.mark.usefixtures("scripted_sandbox")
@@ -384,7 +394,7 @@ def test_the_summary_counts_what_happened(tmp_path: Path) -> None:
     assert summary.causes["program", "wrong-answer"] == 1
     assert summary.causes["program", "program-error"] == 1
     assert summary.causes["thought", "no-answer"] == 1
-    page = report.markdown(summary)
+    page = markdown.markdown(summary)
     assert "1/3 = 33.3% (Wilson 95 %: 6.1% to 79.2%, n = 3)" in page
     assert "| confident | 1 | 0 | 0 |" in page
     assert "not finished" not in page
@@ -396,7 +406,7 @@ def test_nothing_done_is_reported_without_a_division_by_zero(tmp_path: Path) -> 
     start(tmp_path / "run", answerer, Settings()).close()
     summary = report.summarise(runlog.read(tmp_path / "run"))
     assert summary.seconds_left is None
-    assert "not finished: 0 of 3" in report.markdown(summary)
+    assert "not finished: 0 of 3" in markdown.markdown(summary)
 
 
 def test_problems_are_reported_in_the_order_of_their_numbers(tmp_path: Path) -> None:
