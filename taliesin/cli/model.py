@@ -29,7 +29,9 @@ def _state(known: ModelEntry) -> str:
 
 
 def _fields(known: ModelEntry) -> dict[str, Any]:
-    return {**asdict(known), "here": _state(known) == "yes", "path": str(known.path)}
+    from taliesin.host.records import plain
+
+    return {**plain(known), "here": _state(known) == "yes", "path": str(known.path)}
 
 
 @commands.command("list")

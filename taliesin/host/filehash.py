@@ -13,11 +13,13 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import Literal
 
-from taliesin.errors import ModelError
-from taliesin.host import console, durable
-from taliesin.host.canonical import is_digest
+from taliesin.errors import FormatError, ModelError
+from taliesin.host import console, durable, records
+from taliesin.host.kinds import Digest
 from taliesin.host.places import cache_dir
+from taliesin.host.records import Record
 
 _CHUNK_BYTES = 4 << 20
 _RACY_SECONDS = 2.0
@@ -25,6 +27,15 @@ _HASHES_KEPT = 512
 # Source: llama_split_path in llama.cpp, "%s-%05d-of-%05d.gguf"; llama.cpp loads further files by
 # such names only, and refuses a split model under any other.
 _PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
+
+
+class RememberedHashes(Record):
+    """What `sha256.json` of the cache folder says: file identity -> SHA-256."""
+
+    SCHEMA = "taliesin.sha256/1"
+
+    files: dict[str, Digest]
+    schema: Literal["taliesin.sha256/1"] = "taliesin.sha256/1"
 
 
 def file_sha256(path: Path, *, remembered: bool = True) -> str:
@@ -130,9 +141,8 @@ def _hash_file() -> Path:
 
 def _remembered() -> dict[str, str]:
     try:
-        document = json.loads(_hash_file().read_text(encoding="utf-8"))
-        return {str(k): v for k, v in document["files"].items() if is_digest(v)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return records.read(_hash_file(), RememberedHashes, what="the remembered hashes").files
+    except (OSError, FormatError):
         return {}  # a cache: what cannot be read is computed again
 
 
@@ -140,7 +150,7 @@ def _remember(identity: str, digest: str) -> None:
     # Two writers at once: the later one wins whole, and the other's entry is computed again some
     # day.
     files = {**_remembered(), identity: digest}
-    document = {"schema": "taliesin.sha256/1", "files": dict(list(files.items())[-_HASHES_KEPT:])}
+    kept = RememberedHashes(files=dict(list(files.items())[-_HASHES_KEPT:]))
     with contextlib.suppress(OSError):
         _hash_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        durable.write(_hash_file(), json.dumps(document).encode())
+        durable.write(_hash_file(), json.dumps(records.plain(kept)).encode())

@@ -21,7 +21,8 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from types import UnionType
+from typing import Any, ClassVar, TypeVar, Union, dataclass_transform, get_args, get_origin
 
 import msgspec
 
@@ -120,6 +121,46 @@ def read(
 ) -> T:
     """The `kind` in the file at `path`. Raises as `decode`; OSError as it comes."""
     return decode(path.read_bytes(), kind, what=what, where=path, error=error, hint=hint)
+
+
+def faults(value: Any, kind: Any, place: str = "") -> list[str]:
+    """Every fault of `value`, plain objects, as a `kind`, one line each with the field's place: for
+    files that people write by hand. None where `convert` takes it.
+    """
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (UnionType, Union) and value is not None:
+        kind = next(arg for arg in args if arg is not type(None))
+        origin, args = get_origin(kind), get_args(kind)
+    label = f"{place}: " if place else ""
+    if isinstance(kind, type) and issubclass(kind, Record):
+        if not isinstance(value, dict):
+            return [f"{label}expected a mapping, got {type(value).__name__}"]
+        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+        found = [
+            f"{label}{key} is missing"
+            for key, field in fields.items()
+            if field.required and key not in value
+        ]
+        found += [f"{label}{key} is not a known key" for key in value if key not in fields]
+        for key, field in fields.items():
+            if key in value:
+                found += faults(value[key], field.type, f"{label}{key}")
+        if found:
+            return found
+    elif origin is tuple:
+        if not isinstance(value, list):
+            return [f"{label}expected a list, got {type(value).__name__}"]
+        return [
+            line
+            for number, item in enumerate(value, 1)
+            for line in faults(item, args[0], f"{place} {number}".strip())
+        ]
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as fault:
+        expected = _in_words(kind, "") or str(fault).removeprefix("Expected ").replace("`", "")
+        return [f"{label}expected {expected}, got {value!r}"]
+    return []
 
 
 def plain(record: Any) -> Any:

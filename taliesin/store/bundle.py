@@ -30,7 +30,7 @@ _MANIFEST = "manifest.json"
 _MAX_MANIFEST_BYTES = 1 << 24
 
 
-class Entry(Record, frozen=True, kw_only=True):
+class Entry(Record):
     """One line of the manifest: a name and the block it is for. Several names may share a block."""
 
     name: str
@@ -39,7 +39,7 @@ class Entry(Record, frozen=True, kw_only=True):
     root: Digest
 
 
-class Manifest(Record, frozen=True, kw_only=True):
+class Manifest(Record):
     """The first member of a bundle: what follows, and under which names."""
 
     SCHEMA = "taliesin.bundle/1"

@@ -51,7 +51,7 @@ _MAX_MARKER_BYTES = 4096
 _ID_PREFIX = re.compile(r"[0-9a-f]{8,64}")
 
 
-class Marker(Record, frozen=True):
+class Marker(Record):
     """What `library.json` says."""
 
     SCHEMA = "taliesin.library/1"

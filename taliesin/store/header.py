@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Equals = Literal["one-shot", "block-then-query"]
 
 
-class Certificate(Record, frozen=True, kw_only=False):
+class Certificate(Record, kw_only=False):
     """What a fixed probe gave right after the fresh prefill: its ids, one digest per logits vector,
     the greedy ids.
     """
@@ -38,7 +38,7 @@ class Certificate(Record, frozen=True, kw_only=False):
     greedy: tuple[TokenId, ...]
 
 
-class Part(Record, frozen=True, kw_only=False):
+class Part(Record, kw_only=False):
     """Place of a block in a text that was split over `count` blocks; `index` from 0."""
 
     index: Count
@@ -49,14 +49,14 @@ class Part(Record, frozen=True, kw_only=False):
             raise ValueError("0 <= index < count")
 
 
-class Source(Record, frozen=True, kw_only=False):
+class Source(Record, kw_only=False):
     """The file that the text came from."""
 
     sha256: Digest
     bytes: Count
 
 
-class BlockMeta(Record, frozen=True, kw_only=True, forbid_unknown_fields=False):
+class BlockMeta(Record, forbid_unknown_fields=False):
     """The meta object of a block file. Keys that a later program added are allowed and kept."""
 
     SCHEMA = "taliesin.block-meta/1"

@@ -30,7 +30,7 @@ _MAX_NAME_BYTES = 240
 _MAX_REF_BYTES = 4096
 
 
-class RefFile(Record, frozen=True, kw_only=True):
+class RefFile(Record):
     """What the file of a name says: the block that the name leads to, and that block's root."""
 
     SCHEMA = "taliesin.ref/1"

@@ -30,8 +30,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from taliesin import cli
-from taliesin.errors import EXIT_NO, ModelError, StoreFull
-from taliesin.host import filehash
+from taliesin.errors import EXIT_NO, FormatError, ModelError, StoreFull
+from taliesin.host import filehash, records
 from taliesin.models import catalogue, download
 from taliesin.models import resolve as models
 
@@ -594,15 +594,15 @@ def test_the_shipped_catalogue_is_valid_and_has_the_default(
         ({"bytes": 0}, "fake: bytes: expected"),
         ({"bytes": True}, "fake: bytes: expected"),
         ({"bytes": "12"}, "fake: bytes: expected"),
-        ({"sha256": "ABC"}, "fake: sha256: expected 64 hexadecimal digits"),
+        ({"sha256": "ABC"}, "fake: sha256: expected a SHA-256: 64 lower-case"),
         ({"license": ""}, "fake: license: expected"),
         ({"chat": None}, "fake: chat is missing"),
         ({"colour": "red"}, "fake: colour is not a known key"),
         ({"packages": {}}, "fake: packages: expected a list"),
-        ({"packages": ["x"]}, "fake: packages: part 1: expected a mapping"),
+        ({"packages": ["x"]}, "fake: packages 1: expected a mapping"),
         (
             {"packages": [{"requirement": "--index-url=x==1", "member": "m"}]},
-            "part 1: requirement: expected name==version",
+            "fake: packages 1: requirement: expected name==version",
         ),
         (
             {"hub": {"repo": "x", "file": "../y", "revision": "main"}},
@@ -625,18 +625,39 @@ def test_every_fault_of_a_catalogue_is_one_line(
     [
         ("", "not a catalogue"),
         ("schema: taliesin.models/2\nmodels: {}", "not a catalogue"),
-        ("schema: [", "not YAML"),
-        ("schema: taliesin.models/1\nmodels: {a: 1, a: 2}", "a is there twice"),
-        ("schema: taliesin.models/1\nmodels: {../a: {}}", "a name has lower-case letters"),
+        ("schema: [", "not valid YAML"),
+        ("schema: taliesin.models/1\nmodels: {a: 1, a: 2}", "the key 'a' is given twice"),
+        ("schema: taliesin.models/1\nmodels: {../a: {}}", "a name of lower-case letters"),
         ("schema: taliesin.models/1\nmodels: {a: 3}", "a: expected a mapping, got int"),
         ("schema: taliesin.models/1\nmodels: {}\nmore: 1", "more: unknown key"),
-        ("schema: !!python/object/apply:os.getcwd []", "not YAML"),
+        ("schema: !!python/object/apply:os.getcwd []", "not valid YAML"),
     ],
 )
 def test_what_is_no_catalogue_is_one_clear_error(shop: Shop, text: str, said: str) -> None:
     shop.catalogue.write_text(text)
     with pytest.raises(ModelError, match=said):
         models.catalogue()
+
+
+def test_all_faults_of_a_catalogue_are_named_at_once(shop: Shop) -> None:
+    shop.write(bytes=-1, chat=None, hub={"repo": "x", "file": "a", "revision": "--help"})
+    with pytest.raises(ModelError) as failure:
+        models.catalogue()
+    for said in ("bytes: ", "chat is", "hub: repo: ", "hub: revision: "):
+        assert f"\n  fake: {said}" in str(failure.value)
+
+
+@pytest.mark.parametrize("file", ["../y", "/y", "a/..", "..", "a/../b"])
+def test_a_path_out_of_the_repository_is_refused(shop: Shop, file: str) -> None:
+    shop.write(hub={"repo": "o/n", "file": file, "revision": "main"})
+    with pytest.raises(ModelError, match="a file of the repository"):
+        models.catalogue()
+
+
+@pytest.mark.parametrize("file", ["x", "..x", "a..b/c", "a/b/..c.gguf"])
+def test_a_path_within_the_repository_is_taken(shop: Shop, file: str) -> None:
+    shop.write(hub={"repo": "o/n", "file": file, "revision": "main"})
+    assert {entry.hub.file for entry in models.catalogue() if entry.hub} >= {file}
 
 
 def test_a_catalogue_of_the_user_cannot_redefine_a_shipped_model(shop: Shop) -> None:
@@ -663,8 +684,13 @@ _DATA = st.recursive(
 
 @given(_DATA)
 def test_any_data_as_a_model_is_an_entry_or_faults(fields: Any) -> None:
-    faults: list[str] = []
-    assert (catalogue._parsed_entry("x", fields, faults) is None) == bool(faults)
+    faults = records.faults(fields, catalogue.CatalogueModel)
+    try:
+        records.convert(fields, catalogue.CatalogueModel, what="a model")
+    except FormatError:
+        assert faults
+    else:
+        assert faults == []
 
 
 # --- the command ----------------------------------------------------------------------------------
