@@ -17,7 +17,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from taliesin.errors import FormatError, StoreDamaged, StoreMissing, UnsupportedVersion
+from taliesin.errors import (
+    FormatError,
+    StoreDamaged,
+    StoreFull,
+    StoreMissing,
+    UnsupportedVersion,
+)
 from taliesin.host.durable import sync_folder
 from taliesin.store.blockfile import BlockFile
 from taliesin.store.folder import OWN_NAMES, id_of_block_file, storage_errors
@@ -109,8 +115,8 @@ def _check(
     with ExitStack() as stack:
         try:
             stack.enter_context(library.locked())
-        except PermissionError:
-            # A library that cannot be written can be looked at all the same.
+        except StoreFull:
+            # A library that cannot be written, or locked, can be looked at all the same.
             if repair:
                 raise
         walk.look_around()
