@@ -96,6 +96,40 @@ def prepare(
     return Prepared(n_tokens, steps, memory, buffers, time.perf_counter() - started)
 
 
+def prepare_state(
+    context: Context,
+    state: memoryview,
+    n_tokens: int,
+    *,
+    window_only: bool = False,
+    staging: Staging | None = None,
+) -> Prepared:
+    """As `prepare`, of a state in memory; nothing is hashed. `window_only`: `state` has no ordinary
+    cells, and `apply_window` puts it back.
+
+    Raises:
+        FormatError: not a state of the supported layout, or not one of a fresh run.
+    """
+    started = time.perf_counter()
+    parsed = seqstate.parse(
+        lambda offset, size: bytes(state[offset : offset + size]), len(state), context.n_parts
+    )
+    plan = placement.plan_window if window_only else placement.plan
+    steps = plan(parsed, n_tokens, context.model.window, context.ring)
+    restores = [step for step in steps if isinstance(step, placement.Restore)]
+    memory, buffers = _memory(restores, staging.take if staging else fresh)
+    for step, buffer in zip(restores, buffers, strict=True):
+        for target, data in step.literals:
+            buffer[target : target + len(data)] = data
+        for copy in step.copies:
+            buffer[copy.target : copy.target + copy.size] = state[
+                copy.source : copy.source + copy.size
+            ]
+    if staging:
+        staging.lock(memory)
+    return Prepared(n_tokens, steps, memory, buffers, time.perf_counter() - started)
+
+
 def _memory(
     restores: list[placement.Restore], take: Callable[[int, Sequence[Range]], memoryview]
 ) -> tuple[memoryview, list[memoryview]]:
@@ -164,6 +198,22 @@ def apply(context: Context, prepared: Prepared) -> float:
         context is empty then.
     """
     context.clear()
+    return _run(context, prepared)
+
+
+def apply_window(context: Context, prepared: Prepared) -> float:
+    """Take away everything after `prepared.n_tokens` and put the window cells of that length back
+    (`prepare_state(..., window_only=True)`); the ordinary cells before it stay where they are.
+    Seconds taken.
+
+    Raises:
+        DecodeError: as `apply`. The context is empty then.
+    """
+    context.remove(prepared.n_tokens, -1)
+    return _run(context, prepared)
+
+
+def _run(context: Context, prepared: Prepared) -> float:
     started = time.perf_counter()
     buffers = iter(prepared.buffers)
     try:

@@ -42,6 +42,7 @@ KV_TYPES = {"f16": 1, "f32": 0, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "q5
 
 _PENALISED = 1 << 14  # tokens that a penalty looks back
 _ABORTED = 2  # llama_decode's code after an abort callback said so
+_PARTIAL_ONLY = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY of the pinned build
 
 _BUFFER_SIZE = re.compile(r"buffer size = +([0-9.]+) MiB")
 
@@ -590,6 +591,23 @@ class Context:
         if written != n:
             raise DecodeError(
                 "llama.cpp did not write the whole state", expected=n, got=written, where=last_log()
+            )
+        return memoryview(buffer).cast("B")
+
+    def partial_state(self) -> memoryview:
+        """The parts of sequence 0's state that do not grow with its length: the window cache as in
+        `state`, then a recurrent memory. Small, so that it can be taken at every boundary.
+        """
+        lib = self.model._lib
+        n = int(lib.llama_state_seq_get_size_ext(self._pointer, 0, _PARTIAL_ONLY))
+        buffer = (ctypes.c_uint8 * n)()
+        written = lib.llama_state_seq_get_data_ext(self._pointer, buffer, n, 0, _PARTIAL_ONLY)
+        if written != n:
+            raise DecodeError(
+                "llama.cpp did not write the whole partial state",
+                expected=n,
+                got=written,
+                where=last_log(),
             )
         return memoryview(buffer).cast("B")
 

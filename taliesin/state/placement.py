@@ -188,6 +188,38 @@ def plan(state: SequenceState, n_tokens: int, window: int, ring: int) -> list[St
     return steps
 
 
+def plan_window(state: SequenceState, n_tokens: int, window: int, ring: int) -> list[Step]:
+    """The steps that put only the window cells back into a context whose ordinary cells [0,
+    `n_tokens`) are still there and whose later ones were removed: a `state` as `pieces.join_window`
+    makes it.
+
+    The ordinary rows, which are most of a state, are not touched. So the write head cannot be moved
+    by freeing the oldest position as in `plan`: that would take it away from the ordinary cache
+    too. The cell under the head is given position `n_tokens`, which only the window cache then
+    holds, and that is freed.
+
+    Raises:
+        FormatError, UnsupportedModel: as `check`.
+    """
+    if not ring:
+        return []
+    windowed = state.parts[1]
+    positions = ring_positions(n_tokens, ring)
+    inside = positions[positions >= n_tokens - window]
+    if not np.array_equal(windowed.positions, inside):
+        raise _misplaced(
+            "the window cache", f"the last {len(inside)} positions in ring order", windowed
+        )
+    wrapped = n_tokens > ring and n_tokens % ring
+    if wrapped:
+        positions = positions.copy()
+        positions[n_tokens % ring] = n_tokens
+    steps: list[Step] = [_lay_out(state.prefix, windowed, positions)]
+    if wrapped:
+        steps.append(Free(n_tokens, n_tokens + 1))
+    return steps
+
+
 def _lay_out(prefix: bytes, part: Part, positions: npt.NDArray[np.int32]) -> Restore:
     """A state with an empty ordinary part and one window cell per entry of `positions`, in that
     order.

@@ -1,0 +1,390 @@
+"""`PrefixCache`: prefill that computes only what no earlier prompt began with, with a cold run's
+bits.
+
+    with Engine("gemma3-270m") as engine, PrefixCache(engine, n_ctx=8192) as cache:
+        done = cache.prefill(ids)          # logits, and a context that goes on behind them
+        ...                                # generate in done.context
+        cache.commit()                     # keep what was new; also done by the next prefill
+
+A *cold run* prefills the whole prompt from position 0, `n_ubatch` tokens at a time. Its state at a
+multiple of `n_ubatch` does not depend on what follows, so it may be taken from an earlier prompt
+that began with the same ids. Three places are asked, the nearest first: the context itself, whose
+later cells are taken away; pieces in memory; pieces in a store. The rest is prefilled in the same
+pieces as a cold run.
+
+Promises: the logits after `prefill` and everything generated behind them are those of a cold run,
+bit for bit, whatever was asked before. So no cell that was computed otherwise is ever used again:
+not the positions after the last whole piece of a prompt, and no generated one (a cold run computes
+those in pieces, generation one by one). A piece with a missing ancestor is a miss.
+Deliberately does not know: text, chats, HTTP, or how a store keeps a piece.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from taliesin.engine import graft, llama
+from taliesin.engine.embedded import Engine
+from taliesin.engine.llama import Settings
+from taliesin.errors import DecodeError, FormatError, UsageError
+from taliesin.host.canonical import canonical_json
+from taliesin.state import pieces, seqstate
+
+Place = Literal["live", "memory", "disk", "none"]
+
+DEFAULT_MEMORY_BYTES = 2 << 30
+
+
+class Stored(Protocol):
+    """Where pieces are kept beyond this process (`store.pieces`)."""
+
+    def read(self, name: str) -> bytes | None:
+        """The payload of a piece; None if it is not there or not whole."""
+
+    def put(self, name: str, parent: str, ids: Sequence[int], payload: bytes) -> None:
+        """Keep a piece; may do nothing (budget), and may do it later."""
+
+
+class Prefilled(NamedTuple):
+    """A prompt in a context. `logits`: (n_vocab,) float32 after its last token; `reused`: tokens
+    that were not computed again, from `place`; `restore_seconds` and `compute_seconds` are wall
+    time.
+    """
+
+    logits: npt.NDArray[np.float32]
+    context: llama.Context
+    n_tokens: int
+    reused: int
+    place: Place
+    restore_seconds: float
+    compute_seconds: float
+
+
+class Stopped(DecodeError):
+    """The caller asked for the prefill to end before it was done."""
+
+    kind = "stopped"
+
+
+@dataclass
+class _Live:
+    """What the context holds: `ids` of a prompt that were computed as a cold run computes them, up
+    to its last whole piece; `names` of those pieces; and the marks that tell whether somebody else
+    used the context since.
+    """
+
+    ids: npt.NDArray[np.int32]
+    names: list[str]
+    n_cleared: int
+    windows: dict[int, bytes] = field(default_factory=dict)
+    committed: bool = False
+
+
+@dataclass
+class PrefixCache:
+    """Pieces of prompts near one engine, for one recipe. For one thread.
+
+    Args:
+        n_ctx: cells of its context, prompt and answer together.
+        memory_bytes: what pieces in memory may take; 0 keeps only the live context.
+        store: pieces beyond this process, or None.
+        settings: how the context computes; the Engine's own if not given.
+
+    `hits` counts tokens by the place they came from; "none" are those that were computed.
+    """
+
+    engine: Engine
+    n_ctx: int
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    store: Stored | None = None
+    settings: Settings | None = None
+    hits: Counter[Place] = field(init=False, default_factory=Counter)
+    evicted: int = field(init=False, default=0)
+    _context: llama.Context = field(init=False)
+    _live: _Live | None = field(init=False, default=None)
+    _layout: pieces.Layout | None = field(init=False, default=None)
+    # least recently used first; a child always stands before its parent
+    _memory: OrderedDict[str, bytes] = field(init=False, default_factory=OrderedDict)
+    _memory_used: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        settings = replace(self.settings or self.engine.settings, n_ctx=self.n_ctx)
+        self._context = llama.Context(self.engine.model, settings)
+        self.n_ctx = self._context.settings.n_ctx
+        self._n_ubatch = self._context.settings.n_ubatch
+        recipe = self.engine.recipe(self._context)
+        self.recipe_id = hashlib.sha256(canonical_json(recipe)).hexdigest()
+
+    @property
+    def context(self) -> llama.Context:
+        """The context that prompts are prefilled in."""
+        return self._context
+
+    # -- the way of a prompt -----------------------------------------------------------------------
+
+    def prefill(
+        self,
+        ids: Sequence[int] | npt.NDArray[np.int32],
+        *,
+        on_piece: Callable[[int, int], None] = lambda _done, _all: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Prefilled:
+        """Make the context hold the prompt `ids` as a cold run would, and give the logits after it.
+
+        `on_piece(done, all)` is called with token counts after each computed piece; `should_stop`
+        is asked before each.
+
+        Raises:
+            UsageError: no ids. ContextFull: more than `n_ctx`. Stopped: `should_stop` said so; the
+            pieces that were computed are kept.
+        """
+        prompt = np.asarray(ids, np.int32)
+        if not len(prompt):
+            raise UsageError("nothing to prefill", expected="at least one token", got="none")
+        self.commit()
+        names = self._names(prompt)
+        started = time.perf_counter()
+        reused, place = self._restore(prompt, names)
+        restored = time.perf_counter()
+        self.hits[place] += reused
+        live = _Live(prompt[:reused], names[: reused // self._n_ubatch], self._context.n_cleared)
+        self._live = live
+        logits = None
+        at = reused
+        while at < len(prompt):
+            if should_stop():
+                raise Stopped("the prefill was stopped", got=f"{at} of {len(prompt)} tokens")
+            end = min(at + self._n_ubatch, len(prompt))
+            logits = self._context.decode(prompt[at:end], at, logits=end == len(prompt))
+            if end - at == self._n_ubatch:
+                if self._context.ring:
+                    live.windows[end] = bytes(self._context.partial_state())
+                live.ids, live.names = prompt[:end], names[: end // self._n_ubatch]
+            self.hits["none"] += end - at
+            at = end
+            on_piece(at, len(prompt))
+        assert logits is not None  # at least the last token is always computed
+        return Prefilled(
+            logits,
+            self._context,
+            len(prompt),
+            reused,
+            place,
+            restored - started,
+            time.perf_counter() - restored,
+        )
+
+    def commit(self) -> None:
+        """Keep the whole pieces of the last prompt that were new. Off the answer's path: call it
+        when the answer is out.
+        """
+        live = self._valid_live()
+        if live is None or live.committed:
+            return
+        live.committed = True
+        missing = [i for i, name in enumerate(live.names) if name not in self._memory]
+        if missing and (self.memory_bytes or self.store):
+            state = self._context.state()
+            for index, payload in self._cut(state, live, missing):
+                self._keep(live.names[index], payload)
+                if self.store is not None:
+                    parent = live.names[index - 1] if index else ""
+                    first = index * self._n_ubatch
+                    own = live.ids[first : first + self._n_ubatch].tolist()
+                    self.store.put(live.names[index], parent, own, payload)
+        self._touch(live.names)
+        live.windows.clear()
+
+    def common(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> int:
+        """How many tokens of a prompt `prefill` would not compute, as things stand."""
+        prompt = np.asarray(ids, np.int32)
+        names = self._names(prompt)
+        live = self._live_boundary(prompt)
+        return max(live, self._chain(names) * self._n_ubatch)
+
+    def forget(self) -> None:
+        """Let go of everything in memory and of what the context holds."""
+        self._live = None
+        self._memory.clear()
+        self._memory_used = 0
+        self._context.clear()
+
+    def close(self) -> None:
+        self._live = None
+        self._memory.clear()
+        self._context.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- names -------------------------------------------------------------------------------------
+
+    def _names(self, prompt: npt.NDArray[np.int32]) -> list[str]:
+        """Names of the whole pieces that a cold run of this prompt could begin with: all but the
+        one that its last token is in, since a token must be left to compute.
+        """
+        return piece_names(self.recipe_id, prompt[: len(prompt) - 1], self._n_ubatch)
+
+    # -- restoring ---------------------------------------------------------------------------------
+
+    def _valid_live(self) -> _Live | None:
+        live = self._live
+        if live is None or self._context.n_cleared != live.n_cleared:
+            return None
+        return live
+
+    def _live_boundary(self, prompt: npt.NDArray[np.int32]) -> int:
+        live = self._valid_live()
+        if live is None:
+            return 0
+        n = min(len(live.ids), len(prompt) - 1)
+        differ = np.flatnonzero(live.ids[:n] != prompt[:n])
+        same = int(differ[0]) if len(differ) else n
+        return same - same % self._n_ubatch
+
+    def _restore(self, prompt: npt.NDArray[np.int32], names: list[str]) -> tuple[int, Place]:
+        """Put the longest known beginning into the context; how long, and where from."""
+        live = self._live_boundary(prompt)
+        held = self._chain(names)
+        if live and live >= held * self._n_ubatch and self._take_back(live, names):
+            return live, "live"
+        place: Place = "memory"
+        payloads: list[bytes] = []
+        for name in names:
+            payload = self._memory.get(name)
+            if payload is None and self.store is not None:
+                payload = self.store.read(name)
+                place = "disk" if payload is not None else place
+            if payload is None:
+                break
+            payloads.append(payload)
+        while payloads:
+            try:
+                self._apply(payloads)
+                break
+            except FormatError:  # a piece of another layout: as good as none
+                payloads.pop()
+        if not payloads:
+            self._context.clear()
+            return 0, "none"
+        for name, payload in zip(names, payloads, strict=False):
+            self._keep(name, payload)
+        self._touch(names[: len(payloads)])
+        return len(payloads) * self._n_ubatch, place
+
+    def _chain(self, names: list[str]) -> int:
+        """How many pieces from the first on are in memory."""
+        return next((i for i, name in enumerate(names) if name not in self._memory), len(names))
+
+    def _take_back(self, n_tokens: int, names: list[str]) -> bool:
+        """Roll the context back to a boundary in place; False if that cannot be done exactly."""
+        context = self._context
+        if graft.roll_back(context, n_tokens):
+            return True
+        form = self._layout
+        if form is None:
+            return False
+        index = n_tokens // self._n_ubatch
+        wanted = names[max(index - pieces.pieces_of_window(form), 0) : index]
+        if any(name not in self._memory for name in wanted):
+            return False
+        state = pieces.join_window(form, [self._memory[name] for name in wanted], n_tokens)
+        prepared = graft.prepare_state(
+            context, state, n_tokens, window_only=True, staging=self.engine.staging
+        )
+        graft.apply_window(context, prepared)
+        return True
+
+    def _apply(self, payloads: list[bytes]) -> None:
+        form = self._layout = self._layout or self._learn_layout()
+        state = pieces.join(form, payloads)
+        n_tokens = len(payloads) * self._n_ubatch
+        prepared = graft.prepare_state(self._context, state, n_tokens, staging=self.engine.staging)
+        graft.apply(self._context, prepared)
+
+    def _learn_layout(self) -> pieces.Layout:
+        """The layout of this context's states, from a state of one token."""
+        self._context.clear()
+        self._context.decode([0], 0, logits=False)
+        state = self._context.state()
+        self._context.clear()
+        return self._layout_of(state)
+
+    def _layout_of(self, state: memoryview) -> pieces.Layout:
+        context = self._context
+        parsed = seqstate.parse(_reader(state), len(state), context.n_parts)
+        return pieces.layout(parsed, context.model.window, context.ring, self._n_ubatch)
+
+    # -- keeping -----------------------------------------------------------------------------------
+
+    def _cut(self, state: memoryview, live: _Live, missing: list[int]) -> list[tuple[int, bytes]]:
+        """(index, payload) of the pieces in `missing` whose bytes are there."""
+        context = self._context
+        read = _reader(state)
+        parsed = seqstate.parse(read, len(state), context.n_parts)
+        self._layout = self._layout or pieces.layout(
+            parsed, context.model.window, context.ring, self._n_ubatch
+        )
+        found = []
+        for index in missing:
+            first, end = index * self._n_ubatch, (index + 1) * self._n_ubatch
+            payload = pieces.cut(read, parsed.parts[0], first, end)
+            if context.ring:
+                partial = live.windows.get(end)
+                if partial is None:  # evicted meanwhile, and its window is gone from the context
+                    break
+                windowed = seqstate.parse(_reader(memoryview(partial)), len(partial), 1).parts[0]
+                payload += pieces.cut(
+                    _reader(memoryview(partial)),
+                    windowed,
+                    end - self._layout.window_rows,
+                    end,
+                )
+            found.append((index, payload))
+        return found
+
+    def _keep(self, name: str, payload: bytes) -> None:
+        if name in self._memory or not self.memory_bytes:
+            return
+        self._memory[name] = payload
+        self._memory_used += len(payload)
+
+    def _touch(self, names: list[str]) -> None:
+        """Make a chain the most recently used one, leaf before root, and evict what is too much:
+        least recently used first, so a leaf always before its parent.
+        """
+        for name in reversed(names):
+            if name in self._memory:
+                self._memory.move_to_end(name)
+        while self._memory_used > self.memory_bytes:
+            _, payload = self._memory.popitem(last=False)
+            self._memory_used -= len(payload)
+            self.evicted += 1
+
+
+def piece_names(recipe_id: str, ids: npt.NDArray[np.int32], n_ubatch: int) -> list[str]:
+    """Names of the whole pieces of `ids`: SHA-256 over the name before (of the recipe for the
+    first) and the piece's own ids as little-endian int32. Equal beginnings have equal names.
+    """
+    names = []
+    name = recipe_id
+    for end in range(n_ubatch, len(ids) + 1, n_ubatch):
+        own = np.ascontiguousarray(ids[end - n_ubatch : end], "<i4").tobytes()
+        name = hashlib.sha256(bytes.fromhex(name) + own).hexdigest()
+        names.append(name)
+    return names
+
+
+def _reader(state: memoryview) -> seqstate.Reader:
+    return lambda offset, size: bytes(state[offset : offset + size])
