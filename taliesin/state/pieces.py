@@ -192,7 +192,7 @@ def join(form: Layout, pieces: Sequence[bytes | memoryview], *, rest: bytes = b"
         at = _put_window(form, form.windowed, views, inside, buffer, at)
     at = _put(buffer, at, rest)
     assert at == len(buffer)
-    return memoryview(buffer)
+    return buffer.data
 
 
 def join_window(
@@ -206,7 +206,7 @@ def join_window(
     _require_whole(form, views, n_tokens)
     head = form.prefix + NO_CELLS
     if not form.windowed:
-        return memoryview(np.frombuffer(head + rest, np.uint8).copy())
+        return np.frombuffer(head + rest, np.uint8).copy().data
     inside = _inside(form, n_tokens)
     first = n_tokens // form.n_ubatch - len(pieces)
     if len(inside) and int(inside.min()) < first * form.n_ubatch:
@@ -220,7 +220,7 @@ def join_window(
     at = _put(buffer, at, _table(inside, form.windowed))
     at = _put_window(form, form.windowed, views, inside, buffer, at, first)
     _put(buffer, at, rest)
-    return memoryview(buffer)
+    return buffer.data
 
 
 def pieces_of_window(form: Layout) -> int:
