@@ -6,7 +6,19 @@ Nothing here imports llama_cpp, numpy or scipy at module level: `taliesin --help
 
 from __future__ import annotations
 
-from taliesin.cli import ask, bench, blocks, demo, doctor, library, model, prove, rebuild, server
+from taliesin.cli import (
+    ask,
+    bench,
+    blocks,
+    demo,
+    doctor,
+    library,
+    model,
+    prove,
+    rebuild,
+    serve,
+    server,
+)
 from taliesin.cli.options import application
 from taliesin.host import console
 
@@ -17,7 +29,7 @@ app.add_typer(prove.commands)
 app.add_typer(demo.commands)
 app.add_typer(library.commands)
 app.add_typer(model.commands, name="model")
-app.add_typer(server.commands)
+app.add_typer(serve.commands)
 app.add_typer(server.server, name="server")
 app.add_typer(server.slotfile, name="slotfile")
 app.add_typer(doctor.commands)

@@ -1,10 +1,9 @@
-"""`taliesin server start|stop|status`, `taliesin slotfile show|layout|export` and `taliesin serve`:
-llama-server and what it saves.
+"""`taliesin server start|stop|status` and `taliesin slotfile show|layout|export`: llama-server and
+what it saves.
 """
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from taliesin.cli.options import (
     Threads,
     Ubatch,
     default_settings,
-    grouped,
     model_for,
 )
 from taliesin.errors import EXIT_NO, UsageError
@@ -38,15 +36,12 @@ if TYPE_CHECKING:
     from taliesin.store.blockfile import BlockFile
     from taliesin.store.library import Library, Policy
 
-commands = typer.Typer()
 server = typer.Typer(
     no_args_is_help=True, help="A llama-server with the options that exactness needs."
 )
 slotfile = typer.Typer(
     no_args_is_help=True, help="Files that llama-server leaves in --slot-save-path."
 )
-
-_LOOK_SECONDS = 1.0  # between two looks at whether the served server lives
 
 Slots = Annotated[int, typer.Option("--slots", help="Slots, each with a cache of its own.", min=1)]
 Ctx = Annotated[int, typer.Option("--ctx", help="Tokens of one slot.", min=256)]
@@ -566,81 +561,3 @@ def export(
         console.emit_json("taliesin.slotfile.export/1", fields)
     else:
         console.out(str(out))
-
-
-@commands.command()
-@grouped
-def serve(
-    model: Model = None,
-    host: Annotated[
-        str, typer.Option("--host", help="Beyond this machine only with a key.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", help="0 takes a free one.", min=0, max=65535)
-    ] = 8089,
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            "--api-key",
-            envvar="TALIESIN_API_KEY",
-            help="What clients must send.",
-            show_default=False,
-        ),
-    ] = None,
-    max_body: Annotated[
-        int, typer.Option("--max-body", help="Largest request, in bytes.", min=1024)
-    ] = 16 << 20,
-    slots: Slots = 4,
-    ctx: Ctx = 4096,
-    threads: Threads = None,
-    ubatch: Ubatch = None,
-    gpu_layers: GpuLayers = 0,
-    reach: Reach = Reach(),
-    library: LibraryPath = None,
-    as_json: Json = False,
-) -> None:
-    """Serve an OpenAI-compatible API that grafts blocks: chat completions, completions, models,
-    streaming.
-
-    taliesin serve --model gemma3-270m --port 8089
-
-    The longest block of the library that is a token prefix of a request is grafted, or the one
-    named in the request's `taliesin_block`; everything else passes through. Response headers
-    X-Taliesin-Block, -Tokens-Skipped and -Proof say what was done. The address is printed on
-    stdout; Ctrl-C ends it, and the llama-server that it started.
-
-    Exit codes: 2 usage, 22 the server's options are not exact, 30-35 engine, model or server, 35
-    also when the llama-server ends while it serves; 130 ended with Ctrl-C, 143 with a signal.
-    """
-    import threading
-
-    from taliesin.errors import ServerError
-    from taliesin.serve.listen import FrontServer
-    from taliesin.serve.llama_server import LlamaServer
-
-    with ExitStack() as stack:
-        options = options_of(default_settings(threads, ubatch), slots, ctx, gpu_layers)
-        engine = open_engine(stack, model, options, reach)
-        if engine.inexact:
-            console.warn("no graft: " + "; ".join(engine.inexact))
-        front = FrontServer(
-            LlamaServer(engine, library, engine.model.path.stem),
-            host,
-            port,
-            key=api_key,
-            max_body_bytes=max_body,
-        )
-        stack.callback(front.server_close)
-        if as_json:
-            fields = {"url": front.url, "model": engine.model.path.name, "inexact": engine.inexact}
-            console.emit_json("taliesin.serve/1", fields)
-        else:
-            console.out(front.url)
-        sys.stdout.flush()  # a reader of the address waits for it
-        threading.Thread(target=front.serve_forever, daemon=True).start()
-        stack.callback(front.shutdown)
-        while (
-            engine.server.pid is None or engine.server.alive
-        ):  # nobody knows the process of a server that others started
-            threading.Event().wait(_LOOK_SECONDS)
-        raise ServerError("the llama-server behind the front has ended", where=engine.server.url)

@@ -34,9 +34,10 @@ import numpy.typing as npt
 from taliesin.engine import graft, llama
 from taliesin.engine.embedded import Engine
 from taliesin.engine.llama import Settings
-from taliesin.errors import DecodeError, FormatError, UsageError
+from taliesin.errors import DecodeError, FormatError, RecipeMismatch, UsageError
 from taliesin.host.canonical import canonical_json
-from taliesin.state import pieces, seqstate
+from taliesin.state import pieces, placement, seqstate
+from taliesin.store.blockfile import BlockFile
 
 Place = Literal["live", "memory", "disk", "none"]
 
@@ -190,10 +191,11 @@ class PrefixCache:
         if live is None or live.committed:
             return
         live.committed = True
-        missing = [i for i, name in enumerate(live.names) if name not in self._memory]
+        missing = [i for i, name in enumerate(live.names) if not self._is_whole(name)]
         if missing and (self.memory_bytes or self.store):
             state = self._context.state()
             for index, payload in self._cut(state, live, missing):
+                self._drop(live.names[index])
                 self._keep(live.names[index], payload)
                 if self.store is not None:
                     parent = live.names[index - 1] if index else ""
@@ -209,6 +211,54 @@ class PrefixCache:
         names = self._names(prompt)
         live = self._live_boundary(prompt)
         return max(live, self._chain(names) * self._n_ubatch)
+
+    def adopt(self, block: BlockFile, *, verify: bool, threads: int = 2) -> int:
+        """Take a saved block's state into memory as pieces; how many tokens it holds.
+
+        Only its end can be restored on a model with window layers: the window rows of earlier
+        boundaries are no part of a block.
+
+        Raises:
+            RecipeMismatch: another recipe than this cache's, evidence included.
+            UsageError: it does not end on a multiple of n_ubatch, so that it equals no cold run.
+            StoreDamaged, FormatError: as `graft.prepare`.
+        """
+        self.require_adoptable(block)
+        tokens = block.header.tokens
+        context = self._context
+        payload = memoryview(bytearray(block.payload_bytes))
+        block.read_into([(0, payload)], verify=verify, threads=threads)
+        read = _reader(payload)
+        state = seqstate.parse(read, len(payload), context.n_parts)
+        placement.check(state, len(tokens), context.model.window, context.ring)
+        form = self._layout = self._layout or pieces.layout(
+            state, context.model.window, context.ring, self._n_ubatch
+        )
+        names = piece_names(self.recipe_id, tokens, self._n_ubatch)
+        for index, name in enumerate(names):
+            if self._is_whole(name):
+                continue
+            first, end = index * self._n_ubatch, (index + 1) * self._n_ubatch
+            rows = pieces.cut(read, state.parts[0], first, end)
+            if form.windowed and end - form.window_rows >= len(tokens) - form.window:
+                rows += pieces.cut(read, state.parts[1], end - form.window_rows, end)
+            self._drop(name)
+            self._keep(name, rows)
+        self._touch(names)
+        return len(tokens)
+
+    def require_adoptable(self, block: BlockFile) -> None:
+        """Raises: as `adopt`, as far as the block's header tells."""
+        tokens = block.header.tokens
+        if hashlib.sha256(canonical_json(dict(block.header.recipe))).hexdigest() != self.recipe_id:
+            raise RecipeMismatch("a block of another recipe", where=block.path)
+        if len(tokens) % self._n_ubatch or block.header.equals != "one-shot":
+            raise UsageError(
+                "the block equals no cold run of a longer prompt",
+                expected=f"a multiple of {self._n_ubatch} tokens",
+                got=len(tokens),
+                hint="taliesin save --align",
+            )
 
     def forget(self) -> None:
         """Let go of everything in memory and of what the context holds."""
@@ -284,8 +334,12 @@ class PrefixCache:
         return len(payloads) * self._n_ubatch, place
 
     def _chain(self, names: list[str]) -> int:
-        """How many pieces from the first on are in memory."""
-        return next((i for i, name in enumerate(names) if name not in self._memory), len(names))
+        """How many pieces from the first on memory can put back."""
+        count = next((i for i, name in enumerate(names) if name not in self._memory), len(names))
+        reach = pieces.pieces_of_window(self._layout) if self._layout else 0
+        while count and not all(map(self._is_whole, names[max(count - reach, 0) : count])):
+            count -= 1
+        return count
 
     def _take_back(self, n_tokens: int, names: list[str]) -> bool:
         """Roll the context back to a boundary in place; False if that cannot be done exactly."""
@@ -297,7 +351,7 @@ class PrefixCache:
             return False
         index = n_tokens // self._n_ubatch
         wanted = names[max(index - pieces.pieces_of_window(form), 0) : index]
-        if any(name not in self._memory for name in wanted):
+        if not all(map(self._is_whole, wanted)):
             return False
         state = pieces.join_window(form, [self._memory[name] for name in wanted], n_tokens)
         prepared = graft.prepare_state(
@@ -359,6 +413,16 @@ class PrefixCache:
             return
         self._memory[name] = payload
         self._memory_used += len(payload)
+
+    def _drop(self, name: str) -> None:
+        self._memory_used -= len(self._memory.pop(name, b""))
+
+    def _is_whole(self, name: str) -> bool:
+        """Whether a piece is in memory with its window rows."""
+        held = self._memory.get(name)
+        return held is not None and (
+            self._layout is None or len(held) >= self._layout.additive_bytes
+        )
 
     def _touch(self, names: list[str]) -> None:
         """Make a chain the most recently used one, leaf before root, and evict what is too much:

@@ -14,7 +14,8 @@ from taliesin.engine import certificate, llama
 from taliesin.engine.embedded import Engine
 from taliesin.engine.llama import Settings
 from taliesin.engine.prefill import PrefixCache, Stopped, piece_names
-from taliesin.errors import ContextFull, UsageError
+from taliesin.errors import ContextFull, RecipeMismatch, UsageError
+from taliesin.store.library import Library
 
 pytestmark = pytest.mark.native
 
@@ -240,3 +241,31 @@ def test_errors(cache: PrefixCache) -> None:
     with pytest.raises(ContextFull):
         cache.prefill(ids(N_CTX + 1, 19))
     assert cache.prefill(ids(10, 20)).n_tokens == 10
+
+
+def test_a_saved_block_becomes_pieces(engine: Engine, tmp_path: Path) -> None:
+    """Its end can be restored; with window layers no boundary inside it, and never wrong bits."""
+    text = "".join(chr(97 + i % 26) for i in ids(900, 21))
+    with Library(tmp_path / "library") as library:
+        engine.save(library, text, "notes")
+        engine.save(library, text[:100], "short")
+        engine.drop_context()
+        with library.open("notes") as block, PrefixCache(engine, N_CTX) as cache:
+            n = cache.adopt(block, verify=True)
+            tokens = block.header.tokens.tolist()
+            for prompt in ([*tokens, 300, 301], tokens[: 5 * UBATCH] + ids(30, 22)):
+                expected = cold(engine, prompt)
+                digests, reused = warm(cache, prompt)
+                assert digests == expected
+                assert reused == (n if len(prompt) > n else 0 if engine.model.window else 320)
+            # What was computed since makes the block's beginning whole.
+            warm(cache, ids(10, 23))
+            assert cache.common(tokens[: 5 * UBATCH + 1]) == 320
+            with library.open("short") as short, pytest.raises(UsageError, match="no cold run"):
+                cache.adopt(short, verify=True)
+        with (
+            library.open("notes") as block,
+            PrefixCache(engine, N_CTX, settings=Settings(n_ubatch=128, n_threads=1)) as other,
+            pytest.raises(RecipeMismatch),
+        ):
+            other.adopt(block, verify=True)
