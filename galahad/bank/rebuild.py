@@ -22,9 +22,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import msgspec
+
 from galahad import sandbox
+from galahad.answerer.answerer import SavedBlock
 from galahad.bank import bank
-from galahad.bank.bank import Bank, Entry, Need, Verify
+from galahad.bank.bank import Bank
+from galahad.bank.entry import Entry, Need, Verify, contradictions
 from galahad.errors import BankError, SandboxUnavailable
 from taliesin.errors import EngineUnavailable, StoreFull, StoreLocked, StoreMissing, ToolkitError
 from taliesin.host import locks
@@ -43,7 +47,7 @@ _PASSING: frozenset[str] = frozenset(("timeout", "crash"))
 _PROGRAMS_SHARE = 0.5
 
 
-class Outcome(NamedTuple):
+class EntryOutcome(NamedTuple):
     """What became of one entry: *verified* again; *set-aside*, it is in quarantine; *left* as it
     was, because its program could not be judged here; *failed*, its file cannot be read. `reason`
     says why it is not simply verified."""
@@ -55,10 +59,10 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Report:
+class BankRebuildReport:
     """`n_waiting` entries were not reached before their share of the time was up."""
 
-    entries: list[Outcome]
+    entries: list[EntryOutcome]
     n_waiting: int
     blocks: blocks.Report
     seconds: float
@@ -109,9 +113,9 @@ class Rebuilder:
     def run(
         self,
         max_seconds: float | None = None,
-        on_entry: Callable[[Outcome], None] = lambda _outcome: None,
+        on_entry: Callable[[EntryOutcome], None] = lambda _outcome: None,
         on_block: Callable[[blocks.Outcome], None] = lambda _outcome: None,
-    ) -> Report:
+    ) -> BankRebuildReport:
         """Go through the bank. No program is begun after half of `max_seconds`, and no block after
         all of it.
 
@@ -132,7 +136,7 @@ class Rebuilder:
                 else max(0.0, max_seconds - (time.monotonic() - started))
             )
             report = self._blocks(rest, on_block)
-        return Report(outcomes, n_waiting, report, time.monotonic() - started)
+        return BankRebuildReport(outcomes, n_waiting, report, time.monotonic() - started)
 
     def _alone(self) -> AbstractContextManager[None]:
         return locks.held(
@@ -144,8 +148,8 @@ class Rebuilder:
     # -- programs ----------------------------------------------------------------------------------
 
     def _programs(
-        self, max_seconds: float | None, on_entry: Callable[[Outcome], None]
-    ) -> tuple[list[Outcome], int]:
+        self, max_seconds: float | None, on_entry: Callable[[EntryOutcome], None]
+    ) -> tuple[list[EntryOutcome], int]:
         started = time.monotonic()
         queue = sorted(self.bank.ids(), key=lambda id_: (self._verified_at(id_), id_))
         outcomes = []
@@ -164,11 +168,11 @@ class Rebuilder:
     def _verified_at(self, id_: str) -> str:
         """Empty, so first, for an entry that cannot be read."""
         try:
-            return str(self.bank.get(id_).verification.get("at", ""))
+            return self.bank.get(id_).verification.at
         except ToolkitError:
             return ""
 
-    def _treat(self, id_: str) -> Outcome | None:
+    def _treat(self, id_: str) -> EntryOutcome | None:
         """None if the entry was removed or changed meanwhile."""
         started = time.monotonic()
         entry: Entry | None = None
@@ -187,10 +191,10 @@ class Rebuilder:
             raise
         except ToolkitError as error:
             status, reason = "failed", error.message
-        return Outcome(id_, status, reason, time.monotonic() - started)
+        return EntryOutcome(id_, status, reason, time.monotonic() - started)
 
     def _judge(self, entry: Entry, id_: str) -> tuple[Status, str]:
-        for trouble in bank.contradictions(entry, id_):
+        for trouble in contradictions(entry, id_):
             return "set-aside", trouble.detail
         if weaker := self._weaker(entry):
             return "left", weaker
@@ -206,7 +210,7 @@ class Rebuilder:
         """Why the program is not run here; empty if it may be."""
         if self.allow_weak:
             return ""
-        here, then = sandbox.probe().level, entry.verification.get("level")
+        here, then = sandbox.probe().level, entry.verification.level
         if here == "weak" or _STRENGTH.index(here) < (
             _STRENGTH.index(then) if then in _STRENGTH else 0
         ):
@@ -228,9 +232,9 @@ class Rebuilder:
             for sha256, block in entry.blocks.items():
                 why = self._why_absent(entry, block)
                 if why:
-                    absent.setdefault(sha256, []).append((entry, str(block["name"]), why))
+                    absent.setdefault(sha256, []).append((entry, block.name, why))
                 else:
-                    present.append(str(block["name"]))
+                    present.append(block.name)
         outcomes: list[blocks.Outcome] = []
 
         def done(outcome: blocks.Outcome) -> None:
@@ -253,15 +257,15 @@ class Rebuilder:
             except ToolkitError:
                 continue  # told by its own outcome, or not reached
 
-    def _why_absent(self, entry: Entry, block: Any) -> str:
+    def _why_absent(self, entry: Entry, block: SavedBlock) -> str:
         """Why the library does not have the block that the entry names; empty if it does, or has a
         new generation of it.
         """
         try:
-            with self.bank.library.open(str(block["name"])) as opened:
+            with self.bank.library.open(block.name) as opened:
                 if opened.header.text != entry.document():
                     return "it did not hold what the entry says"
-                if block["id"] not in (opened.block_id, opened.header.extra.get(blocks.REPLACES)):
+                if block.id not in (opened.block_id, opened.header.extra.get(blocks.REPLACES)):
                     return "it was not the block that the entry names"
         except StoreMissing:
             return "it was missing"
@@ -294,8 +298,8 @@ class Rebuilder:
                 entry, name, reason = waiting.pop(0)
                 answerer = answerer or self.open_answerer(str(path))
                 try:
-                    need = entry.need.get(sha256, {"solved": "not-measured", "by": "nobody"})
-                    self.bank.add(entry, answerer, Need(need["solved"], need["by"]))  # type: ignore[arg-type]
+                    unknown = Need(solved="not-measured", by="nobody")
+                    self.bank.add(entry, answerer, entry.need.get(sha256, unknown))
                 except (StoreFull, StoreLocked, EngineUnavailable):
                     raise
                 except ToolkitError as error:
@@ -329,12 +333,7 @@ class Rebuilder:
             return
         entry = self.bank.get(id_)
         for sha256, block in entry.blocks.items():
-            if block["name"] == name and block["id"] != block_id:
+            if block.name == name and block.id != block_id:
                 file_bytes = self.bank.library.info(name).file_bytes
-                self.bank.update(
-                    entry,
-                    blocks={
-                        **entry.blocks,
-                        sha256: {**block, "id": block_id, "file_bytes": file_bytes},
-                    },
-                )
+                named = msgspec.structs.replace(block, id=block_id, file_bytes=file_bytes)
+                self.bank.update(entry, blocks={**entry.blocks, sha256: named})

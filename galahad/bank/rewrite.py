@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from galahad import sandbox
 from galahad.answerer.answerer import Answerer, Request, one
-from galahad.bank.bank import Entry, Verify
+from galahad.bank.entry import Entry, Verify
 from galahad.responses import program as programs
 
 _QUESTION = """\

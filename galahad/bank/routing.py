@@ -7,14 +7,15 @@ else *outside*.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from galahad.bank.bank import Bank
 from galahad.errors import SuiteError
 from galahad.measure.stats import Proportion
 from galahad.problems.problem import Problem
+from galahad.solve.summary import Share
+from taliesin.host.records import Record
 
 
 class Query(NamedTuple):
@@ -27,7 +28,7 @@ class Query(NamedTuple):
     sha256: str | None
 
 
-class Confusion(NamedTuple):
+class Confusion(Record):
     """A query that went elsewhere than expected; None is to abstain."""
 
     query: str
@@ -36,26 +37,25 @@ class Confusion(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True)
-class Figures:
-    """`inside`: routed to the right entry; `outside`: abstained. `lines` has every query in
-    order.
-    """
+class RoutedQuery(Record):
+    """Where a query went, and how much of it the best candidate covers."""
 
-    inside: Proportion
-    outside: Proportion
+    query: str
+    expected: str | None
+    got: str | None
+    coverage: float
+
+
+class RoutingFigures(Record):
+    """`inside`: routed to the right entry; `outside`: abstained. `queries` has all in order."""
+
+    SCHEMA = "galahad.bank.route/1"
+    inside: Share
+    outside: Share
     confusions: tuple[Confusion, ...]
-    lines: tuple[dict[str, Any], ...]
     threshold: float
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "inside": self.inside._asdict(),
-            "outside": self.outside._asdict(),
-            "confusions": [one._asdict() for one in self.confusions],
-            "threshold": self.threshold,
-            "queries": list(self.lines),
-        }
+    queries: tuple[RoutedQuery, ...]
+    bank: str = ""
 
 
 def of_problems(problems: Sequence[Problem]) -> list[Query]:
@@ -80,36 +80,33 @@ def of_lines(path: Path) -> list[Query]:
     ]
 
 
-def measure(bank: Bank, queries: Sequence[Query], threshold: float) -> Figures:
+def measure(bank: Bank, queries: Sequence[Query], threshold: float) -> RoutingFigures:
     """Route every query."""
     router = bank.router()
     entries = {entry.sha256: entry.id for entry in bank.entries()}
     ids = set(entries.values())
-    lines, confusions = [], []
-    right = {True: 0, False: 0}
-    total = {True: 0, False: 0}
+    routed, confusions = [], []
+    hits: dict[bool, list[bool]] = {True: [], False: []}  # by whether the query is inside
     for query in queries:
         origin = query.name.rpartition("~")[0]
         expected = entries.get(query.sha256 or "") or (
             origin if query.sha256 and origin in ids else None
         )
-        found = router.route(query.text, threshold=threshold)
-        got = found.block.name if found.block else None
-        inside = expected is not None
-        total[inside] += 1
-        right[inside] += got == expected
-        coverage = found.candidates[0].coverage if found.candidates else 0.0
-        lines.append({"query": query.name, "expected": expected, "got": got, "coverage": coverage})
+        route = router.route(query.text, threshold=threshold)
+        got = route.block.name if route.block else None
+        coverage = route.candidates[0].coverage if route.candidates else 0.0
+        hits[expected is not None].append(got == expected)
+        routed.append(RoutedQuery(query=query.name, expected=expected, got=got, coverage=coverage))
         if got != expected:
+            reason = route.reason if got is None else f"{coverage:.2f}"
             confusions.append(
-                Confusion(
-                    query.name, expected, got, found.reason if got is None else f"{coverage:.2f}"
-                )
+                Confusion(query=query.name, expected=expected, got=got, reason=reason)
             )
-    return Figures(
-        Proportion.of(right[True], total[True]),
-        Proportion.of(right[False], total[False]),
-        tuple(confusions),
-        tuple(lines),
-        threshold,
+    return RoutingFigures(
+        inside=Share.of(Proportion.of(sum(hits[True]), len(hits[True]))),
+        outside=Share.of(Proportion.of(sum(hits[False]), len(hits[False]))),
+        confusions=tuple(confusions),
+        threshold=threshold,
+        queries=tuple(routed),
+        bank=str(bank.path),
     )

@@ -28,7 +28,8 @@ from galahad.answerer.answerer import (
     Sampling,
     one,
 )
-from galahad.bank.bank import Bank, Entry
+from galahad.bank.bank import Bank
+from galahad.bank.entry import Entry
 from galahad.measure.arm import Row
 from galahad.measure.canonical import sha256_of
 from galahad.measure.stats import Proportion

@@ -14,13 +14,14 @@ from galahad.cli.options import AllowWeak, BankPath, Ids, Threshold, chosen, ope
 from galahad.cli.verify import read_program
 from taliesin.cli.options import GpuLayers, Json, Model, Threads, Yes, confirm
 from taliesin.errors import EXIT_NO, EXIT_PARTIAL, UsageError
-from taliesin.host import console
+from taliesin.host import console, records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from galahad.answerer.answerer import BlockAnswerer
-    from galahad.bank.bank import Bank, Entry, Need
+    from galahad.bank.bank import Bank
+    from galahad.bank.entry import Entry, Need
     from galahad.bank.proposals import Proposal
     from galahad.problems.problem import Problem
     from galahad.solve.log import Run
@@ -210,7 +211,7 @@ def _need(
     problem: Problem, runs: Sequence[Run], reader: BlockAnswerer, tokens: int, *, needed: bool
 ) -> Need:
     from galahad.bank import proposals as sources
-    from galahad.bank.bank import Need
+    from galahad.bank.entry import Need
 
     for run in runs:
         if sources.is_of_model(run, reader.model_sha256):
@@ -219,7 +220,7 @@ def _need(
                 return told
     if tokens:
         return sources.measure(problem, reader, max_tokens=tokens)
-    return Need("not-measured", "nobody" if needed else "--force")
+    return Need(solved="not-measured", by="nobody" if needed else "--force")
 
 
 def _admit(
@@ -235,7 +236,7 @@ def _admit(
     alone: bool,
 ) -> dict[str, Any]:
     """What became of one problem; a refusal is an exception where it is the only one."""
-    from galahad.bank import bank
+    from galahad.bank.entry import require_need, verified
     from galahad.errors import BankError
 
     line: dict[str, Any] = {
@@ -247,14 +248,14 @@ def _admit(
     if need.solved == "solved" and not force and not alone:
         return {**line, "status": "not needed"}
     try:
-        bank.require_need(problem.id, need, force=force)
+        require_need(problem.id, need, force=force)
         proposal = propose(problem)
         if proposal is None:
             raise BankError(
                 f"no program for {problem.id}",
                 hint="--program FILE, or --from RUN of a stronger model",
             )
-        entry = bank.verified(problem, proposal.program, proposal.provenance, verify)
+        entry = verified(problem, proposal.program, proposal.provenance, verify)
         entry = store.add(entry, reader, need, replace_existing=replace)
     except (BankError, UsageError) as error:
         if alone:
@@ -264,10 +265,10 @@ def _admit(
         console.warn(f"{entry.id}: {finding}")
     return {
         **line,
-        "n_tokens": entry.blocks[reader.model_sha256]["n_tokens"],
+        "n_tokens": entry.blocks[reader.model_sha256].n_tokens,
         "parametric": entry.parametric,
-        "provenance": dict(entry.provenance),
-        "verification": dict(entry.verification),
+        "provenance": records.plain(entry.provenance),
+        "verification": records.plain(entry.verification),
     }
 
 
@@ -298,9 +299,9 @@ def list_(bank: BankPath, as_json: Json = False) -> None:
             entry.id,
             entry.answer,
             "parametric" if entry.parametric else "baked in",
-            entry.provenance.get("source", "-"),
-            entry.verification.get("level", "-"),
-            ", ".join(f"{b['model']} ({b['n_tokens']})" for b in entry.blocks.values()) or "-",
+            entry.source,
+            entry.verification.level,
+            ", ".join(f"{b.model} ({b.n_tokens})" for b in entry.blocks.values()) or "-",
         )
         for entry in entries
     ]
@@ -315,10 +316,8 @@ def list_(bank: BankPath, as_json: Json = False) -> None:
 
 def _brief(entry: Entry) -> dict[str, Any]:
     """An entry without its texts."""
-    from dataclasses import asdict
-
     return {
-        name: value for name, value in asdict(entry).items() if name not in ("problem", "program")
+        name: value for name, value in entry.fields().items() if name not in ("problem", "program")
     }
 
 
@@ -339,14 +338,12 @@ def show(
 
     Exit codes: 0 printed, 41 no such entry, or a damaged one.
     """
-    from dataclasses import asdict
-
     from galahad.bank.bank import Bank
 
     with Bank(bank) as store:
         entry = store.get(id_)
     if as_json:
-        console.emit_json("galahad.bank.show/1", {**asdict(entry), "document": entry.document()})
+        console.emit_json("galahad.bank.show/1", {**entry.fields(), "document": entry.document()})
         return
     if document:
         console.out(entry.document())
@@ -363,7 +360,7 @@ def show(
         "blocks",
         "created",
     ):
-        console.out(f"{name}: {console.json_line(getattr(entry, name))}")
+        console.out(f"{name}: {console.json_line(entry.fields()[name])}")
 
 
 @commands.command()
@@ -388,6 +385,7 @@ def check(
     Exit codes: 0 all as it must be, 3 something is not, 30-34 engine or model, 41 no bank there, 42
     no sandbox.
     """
+    from galahad.bank import check as checking
     from galahad.bank.bank import Bank
 
     with ExitStack() as stack:
@@ -396,7 +394,7 @@ def check(
         if certify:
             reader = open_reader(model, threads, gpu_layers)
             stack.callback(reader.close)
-        troubles = store.check(_verifier(allow_weak) if run_programs else None, reader)
+        troubles = checking.check(store, _verifier(allow_weak) if run_programs else None, reader)
         n_entries = len(store.ids())
     if as_json:
         console.emit_json(
@@ -404,7 +402,7 @@ def check(
             {
                 "bank": str(bank),
                 "n_entries": n_entries,
-                "troubles": [trouble._asdict() for trouble in troubles],
+                "troubles": records.plain(troubles),
             },
         )
     else:
@@ -447,7 +445,9 @@ def lint(
     42 no sandbox.
     """
     from galahad.bank import rewrite as linting
-    from galahad.bank.bank import Bank, Need
+    from galahad.bank.bank import Bank
+    from galahad.bank.entry import Need, RewriteSource, rewritten
+    from galahad.solve.records import EngineRecord
 
     verify = _verifier(allow_weak)
     lines: list[dict[str, Any]] = []
@@ -468,17 +468,16 @@ def lint(
                 made = linting.rewrite(entry, reader, max_tokens=tokens, verify=verify)
                 line["rewrite"] = {"reason": made.reason, "tokens_out": made.n_out}
                 if made.program is not None:
-                    provenance = {
-                        "source": "rewrite",
-                        "engine": reader.identity(),
-                        "of": entry.program_sha256,
-                        "before": dict(entry.provenance),
-                    }
-                    again = store.rewritten(entry, made.program, provenance, verify)
-                    told = entry.need.get(
-                        reader.model_sha256, {"solved": "not-measured", "by": "rewrite"}
+                    provenance = RewriteSource(
+                        engine=records.convert(
+                            reader.identity(), EngineRecord, what="the engine's identity"
+                        ),
+                        of=entry.program_sha256,
+                        before=entry.provenance,
                     )
-                    need = Need(told["solved"], told["by"])  # type: ignore[arg-type]
+                    again = rewritten(entry, made.program, provenance, verify)
+                    unknown = Need(solved="not-measured", by="rewrite")
+                    need = entry.need.get(reader.model_sha256, unknown)
                     store.add(again, reader, need, replace_existing=True)
                     line |= {"parametric": True, "findings": []}
             lines.append(line)
@@ -535,7 +534,7 @@ def route(
             store, queries, threshold if threshold is not None else router.THRESHOLD
         )
     if as_json:
-        console.emit_json("galahad.bank.route/1", {"bank": str(bank), **figures.as_dict()})
+        console.emit_json("galahad.bank.route/1", records.plain(figures))
     else:
         console.out(f"in the bank: {figures.inside}")
         console.out(f"outside, abstained: {figures.outside}")

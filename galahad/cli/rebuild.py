@@ -12,7 +12,7 @@ from taliesin.errors import EXIT_NO, EXIT_PARTIAL
 from taliesin.host import console
 
 if TYPE_CHECKING:
-    from galahad.bank.rebuild import Outcome, Report
+    from galahad.bank.rebuild import BankRebuildReport, EntryOutcome
     from taliesin.prove.rebuild import Outcome as BlockOutcome
 
 commands = typer.Typer()
@@ -61,7 +61,7 @@ def rebuild(
         entries = store.ids()
         with console.progress("rebuild", len(entries), "programs") as advance:
 
-            def on_entry(outcome: Outcome) -> None:
+            def on_entry(outcome: EntryOutcome) -> None:
                 advance(1)
                 if outcome.status != "verified":
                     console.warn(f"{outcome.id}: {outcome.status}: {outcome.reason}")
@@ -88,7 +88,7 @@ def rebuild(
         raise typer.Exit(EXIT_PARTIAL)
 
 
-def summary(report: Report, n_set_aside: int) -> str:
+def summary(report: BankRebuildReport, n_set_aside: int) -> str:
     """One line: how many entries and blocks, and what became of them."""
     from taliesin.cli.rebuild import summary as of_blocks
 

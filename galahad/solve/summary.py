@@ -82,6 +82,9 @@ class Share(Record):
     def of(cls, proportion: Proportion) -> Share:
         return cls(k=proportion.k, n=proportion.n, low=proportion.low, high=proportion.high)
 
+    def __str__(self) -> str:
+        return str(Proportion(self.k, self.n, self.low, self.high))
+
 
 class JoulesRange(Record):
     low: float

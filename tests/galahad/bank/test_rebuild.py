@@ -18,12 +18,14 @@ from typing import Any
 
 import filelock
 import pytest
+from msgspec import structs
 
 from galahad import cli, sandbox
 from galahad.answerer.embedded import Embedded
-from galahad.bank import bank
-from galahad.bank.bank import Bank, Need
-from galahad.bank.rebuild import Rebuilder, Report
+from galahad.bank.bank import Bank
+from galahad.bank.check import check
+from galahad.bank.entry import Need, PersonSource, verified
+from galahad.bank.rebuild import BankRebuildReport, Rebuilder
 from galahad.problems.problem import Problem
 from taliesin.engine import llama
 from taliesin.engine.llama import Settings
@@ -70,9 +72,9 @@ def fill(store: Bank, model: Path, verify: Verify, *problems: tuple[Problem, str
     try:
         for problem, program in problems or ((PROBLEM, PROGRAM), (OTHER, COUNT)):
             store.add(
-                bank.verified(problem, program, {"source": "person"}, verify),
+                verified(problem, program, PersonSource(file="p.py"), verify),
                 reader,
-                Need("failed", "a test"),
+                Need(solved="failed", by="a test"),
             )
     finally:
         reader.close()
@@ -85,13 +87,15 @@ def from_old_engine(store: Bank, model: Path, verify: Verify) -> None:
         fill(store, model, verify, (PROBLEM, PROGRAM))
 
 
-def rebuilt(store: Bank, model: Path | None, verify: Verify | None, **more: Any) -> Report:
+def rebuilt(
+    store: Bank, model: Path | None, verify: Verify | None, **more: Any
+) -> BankRebuildReport:
     return Rebuilder(
         store, reader_of, None if model is None else str(model), verify=verify, **more
     ).run()
 
 
-def statuses(report: Report) -> tuple[list[str], list[str]]:
+def statuses(report: BankRebuildReport) -> tuple[list[str], list[str]]:
     return [one.status for one in report.entries], [one.status for one in report.blocks.outcomes]
 
 
@@ -99,14 +103,14 @@ def require_whole(store: Bank, model: Path, verify: Verify) -> None:
     """`bank check --certify` finds nothing."""
     reader = reader_of(str(model))
     try:
-        assert store.check(verify, reader) == []
+        assert check(store, verify, reader) == []
     finally:
         reader.close()
 
 
 def dated(store: Bank, id_: str, at: str) -> None:
     entry = store.get(id_)
-    assert store.update(entry, verification={**entry.verification, "at": at})
+    assert store.update(entry, verification=structs.replace(entry.verification, at=at))
 
 
 def test_what_holds_is_verified_again_and_dated_anew(
@@ -119,7 +123,7 @@ def test_what_holds_is_verified_again_and_dated_anew(
     assert statuses(report) == (["verified"] * 2, ["verified"] * 2)
     assert report.sound
     assert report.complete
-    assert store.get("sum-7").verification["at"] > "2026"
+    assert store.get("sum-7").verification.at > "2026"
     assert [line.id for line in store.library.list()] == blocks
 
 
@@ -215,7 +219,7 @@ def test_program_is_not_run_in_a_weaker_sandbox_than_before(
     assert "verified in a full sandbox, this host has a kernel one" in report.entries[0].reason
     assert (asked, report.sound, report.complete) == ([], True, False)
     assert statuses(rebuilt(store, model, verify, allow_weak=True))[0] == ["verified"]
-    assert (len(asked), store.get("sum-7").verification["level"]) == (1, "kernel")
+    assert (len(asked), store.get("sum-7").verification.level) == (1, "kernel")
     monkeypatch.setattr(sandbox, "probe", lambda: SimpleNamespace(level="weak"))
     assert statuses(rebuilt(store, model, verify))[0] == ["left"]
 
@@ -229,8 +233,8 @@ def test_after_an_engine_upgrade_blocks_are_rebuilt_and_entries_name_the_new_one
     assert statuses(report) == (["verified"], ["rebuilt"])
     assert "llama_cpp_python: stored '0.0.1'" in report.blocks.outcomes[0].reason
     [new] = store.get("sum-7").blocks.values()
-    assert (new["name"], new["id"]) == (old["name"], store.library.info(old["name"]).id)
-    assert new["id"] != old["id"]
+    assert (new.name, new.id) == (old.name, store.library.info(old.name).id)
+    assert new.id != old.id
     require_whole(store, model, holds)
     assert statuses(rebuilt(store, model, holds)) == (["verified"], ["verified"])
 
@@ -242,13 +246,13 @@ def test_block_that_is_not_what_the_entry_says_is_computed_from_the_entry(
     fill(store, model, holds, (PROBLEM, PROGRAM))
     [block] = store.get("sum-7").blocks.values()
     if harm == "missing":
-        store.library.remove(block["name"])
+        store.library.remove(block.name)
     elif harm == "foreign":
         reader = reader_of(str(model))
-        reader.save(store.library, block["name"], "something else", "x")
+        reader.save(store.library, block.name, "something else", "x")
         reader.close()
     else:
-        path = store.library.block_path(block["id"])
+        path = store.library.block_path(block.id)
         path.chmod(0o600)
         path.write_bytes(b"nothing")
     report = rebuilt(store, model, holds)
@@ -261,7 +265,7 @@ def test_block_of_a_model_that_is_not_here_is_left_and_never_moved_to_another(
     store: Bank, model: Path, holds: Verify, tiny_model: Callable[..., Path]
 ) -> None:
     fill(store, model, holds)
-    store.library.remove(next(iter(store.get("sum-7").blocks.values()))["name"])
+    store.library.remove(next(iter(store.get("sum-7").blocks.values())).name)
     report = rebuilt(store, tiny_model(seed=2), holds)
     assert statuses(report) == (["verified"] * 2, ["left"] * 2)
     assert all("is not here" in one.reason for one in report.blocks.outcomes)

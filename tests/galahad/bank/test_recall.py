@@ -12,17 +12,21 @@ import pytest
 
 from galahad.answerer.answerer import BlockPrefix, Request, Sampling, one
 from galahad.answerer.embedded import Embedded
-from galahad.bank import bank, recall
-from galahad.bank.bank import Bank, Need
+from galahad.bank import recall
+from galahad.bank.bank import Bank
+from galahad.bank.check import check
+from galahad.bank.entry import Need, PersonSource, verified
 from galahad.errors import BankError, SuiteError
 from galahad.evidence import cost
 from galahad.measure import arm
 from galahad.measure.arm import Arm, Row
 from galahad.measure.stats import Proportion
 from galahad.problems.problem import Problem
+from galahad.solve.records import SuiteRecord
 from taliesin.engine.llama import Settings
 from taliesin.errors import UsageError
 from taliesin.store.library import Library
+from tests.galahad.doubles import run_header
 
 SUM = Problem.of("sum-7", "What is the sum of the integers from 1 to 37?", 703)
 DIVISORS = Problem.of("count-9", "How many positive divisors does the number 5040 have?", 60)
@@ -35,8 +39,8 @@ def filled(tmp_path: Path, scripted: Any, prints: Any) -> Bank:
     """A bank of two problems for the scripted model."""
     store = Bank(tmp_path / "bank", create=True)
     for problem, program in ((SUM, "print(sum(range(38)))\n"), (DIVISORS, "print(60)\n")):
-        entry = bank.verified(problem, program, {}, prints(f"{problem.answer}\n"))
-        store.add(entry, scripted(), Need("failed", "a test"))
+        entry = verified(problem, program, PersonSource(file="p.py"), prints(f"{problem.answer}\n"))
+        store.add(entry, scripted(), Need(solved="failed", by="a test"))
     return store
 
 
@@ -100,7 +104,7 @@ def test_merged_puts_all_entries_in_one_prefix_and_tells_another_problems_answer
     with filled.library.open(f"merged@{reader.model_sha256[:12]}") as merged:
         assert SUM.problem in merged.header.text
         assert DIVISORS.problem in merged.header.text
-    assert filled.check(verify=None) == []
+    assert check(filled, verify=None) == []
 
 
 def test_direct_and_card_ask_without_a_block(scripted: Any) -> None:
@@ -222,7 +226,7 @@ def test_a_row_with_a_field_of_another_type_is_refused(
 
 
 def a_summary(**problems: str) -> Any:
-    header = {"suite": {"problems": problems}}
+    header = run_header(suite=SuiteRecord(name="s", sha256="0", problems=problems))
     return SimpleNamespace(
         run=SimpleNamespace(header=header), results=(), accuracy=Proportion.of(0, len(problems))
     )

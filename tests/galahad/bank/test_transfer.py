@@ -11,8 +11,9 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from galahad import sandbox
-from galahad.bank import bank, transfer
-from galahad.bank.bank import Bank, Entry, Need
+from galahad.bank import transfer
+from galahad.bank.bank import Bank
+from galahad.bank.entry import Entry, Need, PersonSource, verified
 from galahad.bank.transfer import Adapted
 from galahad.problems.problem import Problem
 from galahad.problems.variants import Variant
@@ -22,6 +23,7 @@ from taliesin.errors import UsageError
 ORIGIN = Problem.of("sum-7", "What is the sum of the integers from 3 to 37?", 700)
 PROGRAM = "def solve(first=3, last=37):\n    return sum(range(first, last + 1))\n\nprint(solve())\n"
 BAKED = "total = sum(range(3, 38))\nprint(total)\n"
+BY_HAND = PersonSource(file="p.py")
 VARIANT = Variant(
     Problem.of("sum-7~1", "What is the sum of the integers from 5 to 12?", 68),
     "sum-7",
@@ -36,7 +38,9 @@ VARIANT = Variant(
 def filled(folder: Path, program: str, reader: Any, prints: Any) -> tuple[Bank, Entry]:
     store = Bank(folder / "bank", create=True)
     return store, store.add(
-        bank.verified(ORIGIN, program, {}, prints("700\n")), reader, Need("failed", "a test")
+        verified(ORIGIN, program, BY_HAND, prints("700\n")),
+        reader,
+        Need(solved="failed", by="a test"),
     )
 
 
@@ -122,14 +126,14 @@ RIGHT = programs.substitute(PROGRAM, {"first": 5, "last": 12})
 def test_each_failure_has_one_cause(
     prints: Any, ran: Any, adapted: Adapted, stdout: str, status: str, cause: str
 ) -> None:
-    entry = bank.verified(ORIGIN, PROGRAM, {}, prints("700\n"))
+    entry = verified(ORIGIN, PROGRAM, BY_HAND, prints("700\n"))
     verdict = judged(ran, stdout, status) if adapted.source is not None else None
     assert transfer.classify(entry, VARIANT, adapted, verdict) == cause
 
 
 def test_another_problems_block_is_the_first_cause(prints: Any) -> None:
     other = Problem.of("other", "What is the sum of the integers from 3 to 36?", 663)
-    entry = bank.verified(other, PROGRAM, {}, prints("663\n"))
+    entry = verified(other, PROGRAM, BY_HAND, prints("663\n"))
     assert transfer.classify(entry, VARIANT, Adapted(None, "unfinished", {}), None) == "wrong-block"
 
 
