@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -29,7 +30,6 @@ from taliesin.host import console
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from taliesin.serve.plan import Service
 
@@ -43,6 +43,15 @@ prompt is reused than in pieces of 512.
 
 _DEFAULT_SLOTS = 4
 _MOST_CTX = 8192
+
+
+class CacheBudget(NamedTuple):
+    """What the prefix cache may take; `day_bytes`: written to disk in 24 hours."""
+
+    memory_bytes: int
+    disk_bytes: int
+    day_bytes: int | None
+    folder: Path | None
 
 
 @commands.command()
@@ -86,6 +95,26 @@ def serve(
         str,
         typer.Option("--cache", help="Memory for what earlier prompts began with: 4GB. 0: none."),
     ] = "2GiB",
+    cache_disk: Annotated[
+        str,
+        typer.Option(
+            "--cache-disk", help="Disk for the same, which the next start finds again. 0: none."
+        ),
+    ] = "10GB",
+    cache_writes: Annotated[
+        str | None,
+        typer.Option(
+            "--cache-writes", help="Most to write there in 24 hours: 50GB.", show_default=False
+        ),
+    ] = None,
+    cache_folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--cache-folder",
+            help="Where on the disk; `prefixes` in the cache folder if not given.",
+            show_default=False,
+        ),
+    ] = None,
     slots: Annotated[
         int | None,
         typer.Option(
@@ -122,7 +151,12 @@ def serve(
     if model is not None and model_argument is not None:
         raise UsageError("the model is named twice", got=f"{model_argument} and {model}")
     model = model or model_argument
-    memory_bytes = parse_bytes(cache)
+    budget = CacheBudget(
+        parse_bytes(cache),
+        parse_bytes(cache_disk),
+        None if cache_writes is None else parse_bytes(cache_writes),
+        cache_folder,
+    )
     if engine is EngineName.EMBEDDED and (slots is not None or any(reach)):
         raise UsageError(
             "options of a llama-server, which the embedded engine does not have",
@@ -131,7 +165,7 @@ def serve(
     with ExitStack() as stack:
         if engine is EngineName.EMBEDDED:
             service, name, inexact, ended = _embedded(
-                stack, model, ctx, memory_bytes, threads, ubatch, gpu_layers, library
+                stack, model, ctx, budget, threads, ubatch, gpu_layers, library
             )
         else:
             service, name, inexact, ended = _llama_server(
@@ -160,7 +194,7 @@ def _embedded(
     stack: ExitStack,
     model: str | None,
     ctx: int | None,
-    memory_bytes: int,
+    budget: CacheBudget,
     threads: int | None,
     ubatch: int | None,
     gpu_layers: int,
@@ -171,15 +205,26 @@ def _embedded(
     """
     from taliesin.engine.embedded import Engine
     from taliesin.engine.prefill import PrefixCache
+    from taliesin.host.places import cache_dir
     from taliesin.models import resolve as models
     from taliesin.serve.embedded import Embedded
+    from taliesin.store.pieces import PieceStore
 
     settings = default_settings(threads, ubatch or _UBATCH)
     engine = stack.enter_context(
         Engine(model or models.DEFAULT, settings=settings, gpu_layers=gpu_layers)
     )
     n_ctx = ctx or min(engine.model.n_ctx_train or _MOST_CTX, _MOST_CTX)
-    cache = stack.enter_context(PrefixCache(engine, n_ctx, memory_bytes=memory_bytes))
+    cache = stack.enter_context(PrefixCache(engine, n_ctx, memory_bytes=budget.memory_bytes))
+    if budget.disk_bytes:
+        cache.store = stack.enter_context(
+            PieceStore(
+                budget.folder or cache_dir() / "prefixes",
+                cache.recipe_id,
+                budget_bytes=budget.disk_bytes,
+                day_bytes=budget.day_bytes,
+            )
+        )
     path = engine.model.path
     return Embedded(cache, library, path.stem), path.name, [], lambda: False
 

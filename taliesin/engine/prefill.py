@@ -37,6 +37,7 @@ from taliesin.engine.llama import Settings
 from taliesin.errors import DecodeError, FormatError, RecipeMismatch, UsageError
 from taliesin.host.canonical import canonical_json
 from taliesin.state import pieces, placement, seqstate
+from taliesin.store import piecefile
 from taliesin.store.blockfile import BlockFile
 
 Place = Literal["live", "memory", "disk", "none"]
@@ -47,11 +48,17 @@ DEFAULT_MEMORY_BYTES = 2 << 30
 class Stored(Protocol):
     """Where pieces are kept beyond this process (`store.pieces`)."""
 
+    def holds(self, name: str) -> bool:
+        """Whether a piece seems to be there; `read` may still find that it is not whole."""
+
     def read(self, name: str) -> bytes | None:
         """The payload of a piece; None if it is not there or not whole."""
 
     def put(self, name: str, parent: str, ids: Sequence[int], payload: bytes) -> None:
         """Keep a piece; may do nothing (budget), and may do it later."""
+
+    def used(self, names: Sequence[str]) -> None:
+        """A chain of pieces, first to last, was used."""
 
 
 class Prefilled(NamedTuple):
@@ -203,6 +210,8 @@ class PrefixCache:
                     own = live.ids[first : first + self._n_ubatch].tolist()
                     self.store.put(live.names[index], parent, own, payload)
         self._touch(live.names)
+        if self.store is not None:
+            self.store.used(live.names)
         live.windows.clear()
 
     def common(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> int:
@@ -309,16 +318,7 @@ class PrefixCache:
         held = self._chain(names)
         if live and live >= held * self._n_ubatch and self._take_back(live, names):
             return live, "live"
-        place: Place = "memory"
-        payloads: list[bytes] = []
-        for name in names:
-            payload = self._memory.get(name)
-            if payload is None and self.store is not None:
-                payload = self.store.read(name)
-                place = "disk" if payload is not None else place
-            if payload is None:
-                break
-            payloads.append(payload)
+        payloads, place = self._payloads(names[:held])
         while payloads:
             try:
                 self._apply(payloads)
@@ -329,17 +329,42 @@ class PrefixCache:
             self._context.clear()
             return 0, "none"
         for name, payload in zip(names, payloads, strict=False):
-            self._keep(name, payload)
+            if not self._is_whole(name):
+                self._drop(name)
+                self._keep(name, payload)
         self._touch(names[: len(payloads)])
         return len(payloads) * self._n_ubatch, place
 
     def _chain(self, names: list[str]) -> int:
-        """How many pieces from the first on memory can put back."""
-        count = next((i for i, name in enumerate(names) if name not in self._memory), len(names))
+        """How many pieces from the first on memory and store can put back."""
+        count = next((i for i, name in enumerate(names) if not self._holds(name)), len(names))
         reach = pieces.pieces_of_window(self._layout) if self._layout else 0
-        while count and not all(map(self._is_whole, names[max(count - reach, 0) : count])):
+        while count and not all(map(self._holds_whole, names[max(count - reach, 0) : count])):
             count -= 1
         return count
+
+    def _holds(self, name: str) -> bool:
+        return name in self._memory or (self.store is not None and self.store.holds(name))
+
+    def _holds_whole(self, name: str) -> bool:
+        return self._is_whole(name) or (self.store is not None and self.store.holds(name))
+
+    def _payloads(self, names: list[str]) -> tuple[list[bytes], Place]:
+        """The pieces of a chain, from memory where they are whole there, up to the first that
+        neither place has.
+        """
+        place: Place = "memory"
+        found: list[bytes] = []
+        for name in names:
+            payload = self._memory.get(name)
+            if self.store is not None and not self._is_whole(name):
+                stored = self.store.read(name)
+                if stored is not None:
+                    payload, place = stored, "disk"
+            if payload is None:
+                break
+            found.append(payload)
+        return found, place
 
     def _take_back(self, n_tokens: int, names: list[str]) -> bool:
         """Roll the context back to a boundary in place; False if that cannot be done exactly."""
@@ -438,15 +463,13 @@ class PrefixCache:
 
 
 def piece_names(recipe_id: str, ids: npt.NDArray[np.int32], n_ubatch: int) -> list[str]:
-    """Names of the whole pieces of `ids`: SHA-256 over the name before (of the recipe for the
-    first) and the piece's own ids as little-endian int32. Equal beginnings have equal names.
+    """Names of the whole pieces of `ids` (`piecefile.following`). Equal beginnings have equal
+    names.
     """
-    names = []
-    name = recipe_id
+    names: list[str] = []
     for end in range(n_ubatch, len(ids) + 1, n_ubatch):
-        own = np.ascontiguousarray(ids[end - n_ubatch : end], "<i4").tobytes()
-        name = hashlib.sha256(bytes.fromhex(name) + own).hexdigest()
-        names.append(name)
+        before = names[-1] if names else recipe_id
+        names.append(piecefile.following(before, ids[end - n_ubatch : end]))
     return names
 
 

@@ -5,6 +5,7 @@ comparison can fail.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from taliesin.engine.llama import Settings
 from taliesin.engine.prefill import PrefixCache, Stopped, piece_names
 from taliesin.errors import ContextFull, RecipeMismatch, UsageError
 from taliesin.store.library import Library
+from taliesin.store.pieces import PieceStore
 
 pytestmark = pytest.mark.native
 
@@ -208,6 +210,9 @@ def test_generated_cells_would_give_other_bits(engine: Engine, cache: PrefixCach
 
 def test_pieces_move_through_a_store_to_another_cache(engine: Engine) -> None:
     class Shelf(dict[str, bytes]):
+        def holds(self, name: str) -> bool:
+            return name in self
+
         def read(self, name: str) -> bytes | None:
             return self.get(name)
 
@@ -215,6 +220,9 @@ def test_pieces_move_through_a_store_to_another_cache(engine: Engine) -> None:
             assert parent == "" or parent in self
             assert len(ids) == UBATCH
             self[name] = payload
+
+        def used(self, names: Sequence[str]) -> None:
+            assert set(names) <= set(self)
 
     shelf = Shelf()
     prompt = ids(500, 18)
@@ -269,3 +277,37 @@ def test_a_saved_block_becomes_pieces(engine: Engine, tmp_path: Path) -> None:
             pytest.raises(RecipeMismatch),
         ):
             other.adopt(block, verify=True)
+
+
+def test_another_process_finds_the_pieces_on_disk(engine: Engine, tmp_path: Path) -> None:
+    prompts = [ids(500, 24), [*ids(500, 24)[:300], *ids(100, 25)]]
+    expected = [cold(engine, prompt) for prompt in prompts]
+
+    def opened(stack: ExitStack) -> PrefixCache:
+        cache = stack.enter_context(PrefixCache(engine, N_CTX))
+        cache.store = stack.enter_context(
+            PieceStore(tmp_path / "pieces", cache.recipe_id, budget_bytes=1 << 30)
+        )
+        return cache
+
+    with ExitStack() as stack:
+        cache = opened(stack)
+        assert [warm(cache, prompt) for prompt in prompts] == [
+            (expected[0], 0),
+            (expected[1], 256),
+        ]
+        cache.commit()
+    with ExitStack() as stack:
+        cache = opened(stack)
+        assert warm(cache, prompts[1]) == (expected[1], 384)
+        # The live context has the first 256 tokens of this one, the disk more.
+        assert warm(cache, prompts[0]) == (expected[0], 448)
+        assert cache.hits["disk"] == 384 + 448
+        assert isinstance(cache.store, PieceStore)
+        # A damaged piece is a miss from there on, and the bits are right.
+        name = piece_names(cache.recipe_id, np.asarray(prompts[0], np.int32), UBATCH)[2]
+        path = cache.store.path(name)
+        path.write_bytes(path.read_bytes()[:-1])
+    with ExitStack() as stack:
+        cache = opened(stack)
+        assert warm(cache, prompts[0]) == (expected[0], 128)
