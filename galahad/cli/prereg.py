@@ -72,7 +72,8 @@ def run(lock: _Lock, as_json: Json = False) -> None:
     What the commands print goes to stderr. The outputs' hashes and the verdicts are written to
     PLAN.record.json.
 
-    Exit codes: 0 every prediction held, 3 one failed or could not be measured, 13 not written, 31 a
+    Exit codes: 0 every prediction held, 3 one failed or could not be measured (none is where a
+    command failed), 13 not written, 31 a
     model is missing, 44 something is not as it was registered, or the plan was run before.
     """
     from galahad.evidence import prereg
@@ -87,6 +88,12 @@ def check(
         str | None,
         typer.Option("--sha256", help="The lock's hash as it was published.", show_default=False),
     ] = None,
+    published_record: Annotated[
+        str | None,
+        typer.Option(
+            "--record-sha256", help="The record's hash as it was published.", show_default=False
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check the chain from the lock to the outputs and the verdicts. Needs no model and runs
@@ -95,11 +102,14 @@ def check(
     Example: galahad prereg check plan.lock.json --sha256 4f2a...
 
     Exit codes: 0 intact, and every prediction held or nothing was run yet, 3 intact and a
-    prediction failed, 44 a link of the chain is broken.
+    prediction or a command failed, 44 a link of the chain is broken.
     """
     from galahad.evidence import prereg
 
-    _finish(prereg.check(lock, published), as_json, "galahad.prereg.check/1")
+    _finish(prereg.check(lock, published, published_record=published_record), as_json, _CHECK)
+
+
+_CHECK = "galahad.prereg.check/1"
 
 
 def _finish(found: Checked, as_json: bool, schema: str) -> None:
@@ -109,6 +119,7 @@ def _finish(found: Checked, as_json: bool, schema: str) -> None:
     if as_json:
         fields = {
             "lock_sha256": found.lock_sha256,
+            "record_sha256": found.record_sha256,
             "intact": found.intact,
             "items": [item._asdict() for item in found.items],
             "predictions": [verdict._asdict() for verdict in found.verdicts],
@@ -116,6 +127,8 @@ def _finish(found: Checked, as_json: bool, schema: str) -> None:
         console.emit_json(schema, fields)
     else:
         console.out(f"lock {found.lock_sha256}")
+        if found.record_sha256:
+            console.out(f"record {found.record_sha256}")
         for item in found.items:
             detail = (
                 ""

@@ -7,14 +7,21 @@ Three files, each of which names the one before it by hash:
                        fail
     PLAN.lock.json     `lock`: the plan and the SHA-256 of everything that it names. Its own
                        SHA-256 is what to publish
-    PLAN.record.json   `run`: the lock's SHA-256, exit codes, the SHA-256 of every output, the
-                       measured values and verdicts
+    PLAN.record.json   `run`: the lock's SHA-256, exit codes, the SHA-256 of every source file of
+                       ours that each command imported and of every output, the measured values
+                       and verdicts
 
-A prediction that fails is recorded as such, and is no error. `check` goes over the whole chain on
+A command that is `galahad` or `taliesin` runs from the locked source alone (`locked_package`),
+whatever lies in the working folder or on PYTHONPATH. Where a command failed, nothing is held.
+
+A prediction that fails is recorded as such, and is no error. Lock and record are sealed: each
+holds the SHA-256 of its other fields, which shows a careless edit; a careful one is shown by the
+published hash of the file. `check` goes over the whole chain on
 any machine that has the files; a model file that is not there is said to be not checked.
 
 Deliberately does not know: what the commands do, and when the lock was really made. Publish its
-hash, or commit and tag it.
+hash, or commit and tag it. Nor whether a record whose
+hash was never published is the one that `run` wrote.
 """
 
 from __future__ import annotations
@@ -27,6 +34,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -35,15 +43,31 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from galahad.errors import PreregError
-from galahad.measure.canonical import canonical
+from galahad.evidence import locked_package
+from galahad.measure.canonical import canonical, sha256_of
 from galahad.solve import log as runlog
 from galahad.solve import prompts
 from taliesin.errors import ModelError, StoreFull, ToolkitError, UsageError
-from taliesin.host import clock, durable, locks
+from taliesin.host import clock, durable, filehash, locks
 from taliesin.models import resolve as models
 
-LOCK_SCHEMA = "galahad.prereg.lock/1"
-RECORD_SCHEMA = "galahad.prereg.record/1"
+LOCK_SCHEMA = "galahad.prereg.lock/2"
+RECORD_SCHEMA = "galahad.prereg.record/2"
+# Version 1 has no seal, and its record no list of the source that ran. Such files stay readable.
+_LOCK_SCHEMAS = (LOCK_SCHEMA, "galahad.prereg.lock/1")
+_RECORD_SCHEMAS = (RECORD_SCHEMA, "galahad.prereg.record/1")
+_LOCK_FIELDS = {"created", "inputs", "plan", "plan_sha256", "schema", "versions"}
+_RECORD_FIELDS = {
+    "exit_codes",
+    "finished",
+    "lock_sha256",
+    "outputs",
+    "predictions",
+    "schema",
+    "started",
+    "versions",
+}
+_DONE = (0, 3, 4)  # exit codes of a command: done, a verdict of no, done in part
 PACKAGES = ("galahad", "taliesin")
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -57,7 +81,7 @@ _KEYS = {"title", "files", "models", "matrix", "commands", "outputs", "predictio
 _OPTIONAL = {"files", "models", "matrix"}
 _PREDICTION_KEYS = {"statement", "from", "field", "operator", "value"}
 
-State = Literal["same", "differs", "missing", "not checked"]
+State = Literal["same", "differs", "missing", "not checked", "failed", "not run"]
 
 
 class Item(NamedTuple):
@@ -79,11 +103,14 @@ class Verdict(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """`items` in the order of the chain; `verdicts` is empty where the run was not made yet."""
+    """`items` in the order of the chain; `verdicts` is empty where the run was not made yet, and
+    `record_sha256` is None.
+    """
 
     lock_sha256: str
     items: list[Item]
     verdicts: list[Verdict]
+    record_sha256: str | None = None
 
     @property
     def intact(self) -> bool:
@@ -345,8 +372,7 @@ def _hash_file(path: Path) -> str:
 
 def _package_sha256(name: str) -> str:
     """Of the package's source as it is installed, wherever that is."""
-    module = sys.modules.get(name) or __import__(name)
-    root = Path(str(module.__file__)).parent
+    root = _package_folder(name)
     lines = [
         f"{_hash_file(f)}  {f.relative_to(root).as_posix()}\n"
         for f in _files(root)
@@ -355,13 +381,18 @@ def _package_sha256(name: str) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+def _package_folder(name: str) -> Path:
+    module = sys.modules.get(name) or __import__(name)
+    return Path(str(module.__file__)).absolute().parent
+
+
 def _inputs(plan: Mapping[str, Any], root: Path) -> dict[str, str]:
     """Every input's label -> SHA-256. Raises PreregError, ModelError where one is not there."""
     found = {f"package {name}": _package_sha256(name) for name in PACKAGES}
     found["prompts"] = prompts.prompts_sha256()
     found |= {f"file {place}": hash_path(root / place) for place in plan["files"]}
     found |= {
-        f"model {name}": models.model_sha256(models.resolve(_model(name, root)))
+        f"model {name}": filehash.model_sha256(models.resolve(_model(name, root)), remembered=False)
         for name in plan["models"]
     }
     return found
@@ -444,7 +475,7 @@ def commit(path: Path, tag: str | None) -> None:
     Raises:
         PreregError: git refused; the lock stays.
     """
-    plan = path.with_name(path.name.removesuffix(".lock.json") + ".yaml")
+    plan = _plan_path(path)
     files = [f.name for f in (plan, path) if f.exists()]
     message = f"Preregister {plan.name}: lock {_hash_file(path)}"
     steps = [["add", "--", *files], ["commit", "--quiet", "-m", message, "--", *files]]
@@ -494,34 +525,72 @@ def run(path: Path, note: Callable[[str], None] = lambda _line: None) -> Checked
 
 def _run(path: Path, locked: Mapping[str, Any], digest: str, note: Callable[[str], None]) -> None:
     root = path.absolute().parent
-    record = record_path(path)
+    record, plan = record_path(path), locked["plan"]
     if record.exists():
         raise PreregError("this plan was run already", where=record, hint="galahad prereg check")
+    _require_plan(path, locked)
     _require_inputs(locked, root)
-    if there := [place for place in locked["plan"]["outputs"] if (root / place).exists()]:
+    if there := [place for place in plan["outputs"] if (root / place).exists()]:
         raise PreregError("an output is there before the run", got=", ".join(there), where=root)
     durable.require_output(record)
-    started, codes = clock.now(), []
-    for words in locked["plan"]["commands"]:
+    started = clock.now()
+    codes: list[int] = []
+    code: list[dict[str, str] | None] = []
+    for words in plan["commands"]:
         note(" ".join(words))
-        codes.append(_call(words, root, note))
-        if codes[-1] not in (0, 3, 4):  # done, a verdict of no, done in part
-            note(f"exit code {codes[-1]}: what follows is not run")
+        exit_code, imported = _call(words, root, note)
+        codes.append(exit_code)
+        code.append(imported)
+        if exit_code not in _DONE:
+            note(f"exit code {exit_code}: what follows is not run")
             break
+    _require_plan(path, locked)
     _require_inputs(locked, root)
-    outputs = {place: _hash_output(place, root, note) for place in locked["plan"]["outputs"]}
-    verdicts = _measure(locked["plan"], root)
+    outputs = {place: _hash_output(place, root, note) for place in plan["outputs"]}
     fields = {
         "schema": RECORD_SCHEMA,
         "lock_sha256": digest,
         "started": started,
         "finished": clock.now(),
         "exit_codes": codes,
+        "code": code,
         "outputs": outputs,
-        "predictions": [verdict._asdict() for verdict in verdicts],
+        "predictions": [v._asdict() for v in _verdicts(plan, root, codes)],
         "versions": _versions(),
     }
     _write(record, fields)
+
+
+def _require_plan(path: Path, locked: Mapping[str, Any]) -> None:
+    """The YAML that the lock names is there, unchanged, and says what the lock says."""
+    for item in _check_plan(path, locked):
+        if item.state != "same":
+            raise PreregError(
+                f"{item.what}: not as registered",
+                expected=item.expected[:16],
+                got=item.got[:16] or None,
+                where=_plan_path(path),
+                hint="put it back, or register a new plan",
+            )
+
+
+def _check_plan(path: Path, locked: Mapping[str, Any]) -> list[Item]:
+    """The YAML's bytes are those that were locked, and the lock's plan is what they say."""
+    plan_path = _plan_path(path)
+    if not plan_path.is_file():
+        return [_item("plan", locked["plan_sha256"], None)]
+    items = [_item("plan", locked["plan_sha256"], _hash_file(plan_path))]
+    if items[0].state == "same":
+        try:
+            written = sha256_of(read_plan(plan_path))
+        except UsageError as error:
+            written = f"no plan: {error.message}"
+        items.append(_item("plan in the lock", sha256_of(locked["plan"]), written))
+    return items
+
+
+def _plan_path(lock: Path) -> Path:
+    return lock.with_name(lock.name.removesuffix(".lock.json") + ".yaml")
 
 
 def _alone(path: Path, doing: str) -> AbstractContextManager[None]:
@@ -560,16 +629,66 @@ def _require_inputs(locked: Mapping[str, Any], root: Path) -> None:
         )
 
 
-def _call(words: Sequence[str], root: Path, note: Callable[[str], None]) -> int:
-    """The exit code; a shell's 127 where there is no such program: what was run before it has its
-    record.
+def _call(
+    words: Sequence[str], root: Path, note: Callable[[str], None]
+) -> tuple[int, dict[str, str] | None]:
+    """The exit code, and the SHA-256 of every source file of ours that was imported; None for a
+    program that is not ours. A shell's 127 where there is no such program: what was run before it
+    has its record.
     """
-    program = [sys.executable, "-m", words[0]] if words[0] in PACKAGES else [words[0]]
+    ours = _our_command(words)
+    if ours is None:
+        return _start(words, root, note), None
+    folders = {name: str(_package_folder(name)) for name in PACKAGES}
+    with tempfile.TemporaryDirectory(prefix="galahad-prereg-") as scratch:
+        report = Path(scratch) / "imported"
+        runner = [sys.executable, "-P", "-E", locked_package.__file__, json.dumps(folders)]
+        # For what the command starts itself, such as a worker with `python -m taliesin...`.
+        parents = dict.fromkeys(str(Path(folder).parent) for folder in folders.values())
+        safe = {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(parents)}
+        exit_code = _start([*runner, str(report), *ours], root, note, safe)
+        lines = report.read_text("utf-8", "surrogateescape") if report.exists() else ""
+    return exit_code, {line[66:]: line[:64] for line in lines.splitlines()}
+
+
+def _our_command(words: Sequence[str]) -> Sequence[str] | None:
+    """The words from the package's name on, where a command is ours: `galahad ...`, or the same
+    as `python -m galahad ...`.
+    """
+    if words[0] in PACKAGES:
+        return words
+    if (
+        len(words) > 2
+        and Path(words[0]).name.startswith("python")
+        and words[1] == "-m"
+        and words[2] in PACKAGES
+    ):
+        return words[2:]
+    return None
+
+
+def _start(
+    words: Sequence[str],
+    root: Path,
+    note: Callable[[str], None],
+    variables: Mapping[str, str] | None = None,
+) -> int:
+    env = {**os.environ, **(variables or {})}
     try:
-        return subprocess.run([*program, *words[1:]], cwd=root, check=False, stdout=2).returncode
+        return subprocess.run(words, cwd=root, check=False, stdout=2, env=env).returncode
     except OSError as error:
         note(f"{words[0]} cannot be started: {error.strerror}")
         return 127
+
+
+def _verdicts(plan: Mapping[str, Any], root: Path, codes: Sequence[int]) -> list[Verdict]:
+    """Where a command failed or was not run, nothing is measured: an output may be half of what the
+    plan says.
+    """
+    found = _measure(plan, root)
+    if len(codes) == len(plan["commands"]) and all(code in _DONE for code in codes):
+        return found
+    return [verdict._replace(value=None, held=None) for verdict in found]
 
 
 def _measure(plan: Mapping[str, Any], root: Path) -> list[Verdict]:
@@ -624,11 +743,14 @@ def _at(document: Any, dotted: str) -> float | None:
 # -- check -----------------------------------------------------------------------------------------
 
 
-def check(path: Path, published: str | None = None) -> Checked:
+def check(
+    path: Path, published: str | None = None, *, published_record: str | None = None
+) -> Checked:
     """Go over the chain from the lock to the verdicts. Needs no model and runs nothing.
 
     Args:
         published: the lock's SHA-256 as it was printed or published.
+        published_record: the record's.
 
     Raises:
         PreregError: the lock or the record is not a file of its kind, or was changed by hand.
@@ -638,17 +760,19 @@ def check(path: Path, published: str | None = None) -> Checked:
     items = []
     if published is not None:
         items.append(_item("lock", published.strip().lower(), digest))
-    plan_path = path.with_name(path.name.removesuffix(".lock.json") + ".yaml")
-    items.append(
-        _item("plan", locked["plan_sha256"], _hash_file(plan_path) if plan_path.is_file() else None)
-    )
+    items += _check_plan(path, locked)
     for label, expected in locked["inputs"].items():
         items.append(_check_input(label, expected, root))
     record_file = record_path(path)
     if not record_file.exists():
+        if published_record is not None:
+            items.append(_item("record", published_record.strip().lower(), None))
         return Checked(digest, items, [])
-    record = _read_record(record_file, plan)
+    record, record_digest = _read_record(record_file, plan)
+    if published_record is not None:
+        items.append(_item("record", published_record.strip().lower(), record_digest))
     items.append(_item("record's lock", record["lock_sha256"], digest))
+    items.append(_item("versions", str(locked["versions"]), str(record["versions"])))
     for place, expected in record["outputs"].items():
         if expected is None:
             items.append(Item(f"output {place}", "missing", "an output", "the run made none"))
@@ -660,20 +784,75 @@ def check(path: Path, published: str | None = None) -> Checked:
                 hash_path(root / place) if (root / place).exists() else None,
             )
         )
-    verdicts = _measure(plan, root)
-    if [verdict._asdict() for verdict in verdicts] != record["predictions"]:
-        then = str([one.get("value") for one in record["predictions"]])
+    codes = record["exit_codes"]
+    items += _check_commands_ran(plan["commands"], codes)
+    if record["schema"] == RECORD_SCHEMA:
+        items += _check_code(plan["commands"], record["code"])
+        verdicts = then = _verdicts(plan, root, codes)
+    else:  # version 1 counted what a failed command left
+        verdicts, then = _verdicts(plan, root, codes), _measure(plan, root)
+    if [verdict._asdict() for verdict in then] != record["predictions"]:
+        values = str([one.get("value") for one in record["predictions"]])
         items.append(
-            Item("predictions", "differs", then, str([verdict.value for verdict in verdicts]))
+            Item("predictions", "differs", values, str([verdict.value for verdict in then]))
         )
-    return Checked(digest, items, verdicts)
+    return Checked(digest, items, verdicts, record_digest)
+
+
+def _check_commands_ran(commands: Sequence[Sequence[str]], codes: Sequence[int]) -> list[Item]:
+    """An item for each command that failed or was not run."""
+    items = []
+    for number, words in enumerate(commands, start=1):
+        what = f"command {number}: {' '.join(words)}"
+        if number > len(codes):
+            items.append(Item(what, "not run", "exit code 0, 3 or 4", ""))
+        elif codes[number - 1] not in _DONE:
+            items.append(
+                Item(what, "failed", "exit code 0, 3 or 4", f"exit code {codes[number - 1]}")
+            )
+    return items
+
+
+def _check_code(
+    commands: Sequence[Sequence[str]], code: Sequence[Mapping[str, str] | None]
+) -> list[Item]:
+    """For each command of ours: the source that it imported is that of the packages here, which
+    are themselves an input of the lock.
+    """
+    items = []
+    for number, (words, imported) in enumerate(zip(commands, code, strict=False), start=1):
+        what = f"code of command {number}"
+        if _our_command(words) is None:
+            if imported is not None:
+                items.append(Item(what, "differs", "not our program", "source of ours"))
+            continue
+        if not imported:
+            items.append(Item(what, "missing", "the source that ran", ""))
+            continue
+        here = {name: _source_sha256(name) for name in imported}
+        odd = [name for name, digest in imported.items() if digest != here[name]]
+        items.append(
+            Item(what, "differs", imported[odd[0]], here[odd[0]] or odd[0])
+            if odd
+            else _item(what, sha256_of(imported), sha256_of(here))
+        )
+    return items
+
+
+def _source_sha256(name: str) -> str | None:
+    """Of a file such as `galahad/cli/__init__.py` of a package here; None where there is none."""
+    package, _, inside = name.partition("/")
+    if package not in PACKAGES or ".." in PurePosixPath(inside).parts or inside.startswith("/"):
+        return None
+    path = _package_folder(package) / inside
+    return _hash_file(path) if path.suffix == ".py" and path.is_file() else None
 
 
 def _check_input(label: str, expected: str, root: Path) -> Item:
     kind, _, name = label.partition(" ")
     try:
         if kind == "model":
-            got = models.model_sha256(models.resolve(_model(name, root)))
+            got = filehash.model_sha256(models.resolve(_model(name, root)), remembered=False)
         elif kind == "file":
             got = hash_path(root / name)
         elif kind == "package":
@@ -695,7 +874,7 @@ def _item(what: str, expected: str, got: str | None) -> Item:
 # -- files -----------------------------------------------------------------------------------------
 
 
-def _read(path: Path, schema: str) -> tuple[dict[str, Any], str]:
+def _read(path: Path, schemas: Sequence[str], names: set[str]) -> tuple[dict[str, Any], str]:
     """The object in a lock or record, and the SHA-256 of its bytes."""
     try:
         data = path.read_bytes()
@@ -706,26 +885,33 @@ def _read(path: Path, schema: str) -> tuple[dict[str, Any], str]:
         is_canonical = canonical(fields) + b"\n" == data
     except (ValueError, RecursionError) as error:
         raise PreregError("not a lock or record", got=str(error), where=path) from error
-    if not isinstance(fields, dict) or fields.get("schema") != schema:
+    if not isinstance(fields, dict) or fields.get("schema") not in schemas:
         raise PreregError(
             "not a file of that kind",
-            expected=schema,
+            expected=schemas[0],
             got=fields.get("schema") if isinstance(fields, dict) else None,
             where=path,
         )
     if not is_canonical:
         raise PreregError("the file was edited: it is not as it was written", where=path)
+    if fields["schema"] == schemas[0]:
+        if fields.pop("seal", None) != sha256_of(fields):
+            raise PreregError("the file was edited: its seal is not that of its fields", where=path)
+    elif odd := sorted(set(fields) ^ names):
+        raise PreregError("the file's fields are not those of its kind", got=odd[0], where=path)
     return fields, hashlib.sha256(data).hexdigest()
 
 
 def _read_lock(path: Path) -> tuple[dict[str, Any], str]:
     """The lock, its plan checked like any other, and its SHA-256."""
-    fields, digest = _read(path, LOCK_SCHEMA)
+    fields, digest = _read(path, _LOCK_SCHEMAS, _LOCK_FIELDS)
     try:
         fields["plan"] = _checked(fields.get("plan"))
     except (_Malformed, RecursionError) as error:
         raise PreregError(f"the lock's plan is malformed: {error}", where=path) from error
     _require_texts(fields, ("inputs", "versions"), path)
+    if odd_fields := sorted(set(fields) ^ _LOCK_FIELDS):
+        raise PreregError("the lock's fields are not a lock's", got=odd_fields[0], where=path)
     if not isinstance(fields.get("plan_sha256"), str):
         raise PreregError("the lock names no plan", where=path)
     if odd := set(fields["inputs"]) ^ set(_labels(fields["plan"])):
@@ -735,8 +921,14 @@ def _read_lock(path: Path) -> tuple[dict[str, Any], str]:
     return fields, digest
 
 
-def _read_record(path: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
-    fields, _ = _read(path, RECORD_SCHEMA)
+def _read_record(path: Path, plan: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The record of a run of `plan`, and its SHA-256."""
+    fields, digest = _read(path, _RECORD_SCHEMAS, _RECORD_FIELDS)
+    is_new = fields["schema"] == RECORD_SCHEMA
+    if odd_fields := sorted(set(fields) ^ (_RECORD_FIELDS | ({"code"} if is_new else set()))):
+        raise PreregError("the record's fields are not a record's", got=odd_fields[0], where=path)
+    _require_texts(fields, ("versions",), path)
+    _require_codes(fields, len(plan["commands"]), path)
     _require_texts(fields, ("outputs",), path, or_nothing=True)
     if odd := set(fields["outputs"]) ^ set(plan["outputs"]):
         raise PreregError(
@@ -747,7 +939,32 @@ def _read_record(path: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
         raise PreregError("the record names no lock, or no predictions", where=path)
     if not all(isinstance(one, dict) for one in predictions):
         raise PreregError("a prediction of the record is malformed", where=path)
-    return fields
+    return fields, digest
+
+
+def _require_codes(fields: Mapping[str, Any], commands: int, path: Path) -> None:
+    """One exit code for each command that was started: all, or up to the first that failed."""
+    codes, code = fields["exit_codes"], fields.get("code", [])
+    if not isinstance(codes, list) or not all(type(one) is int for one in codes):
+        raise PreregError("the record's exit codes are malformed", where=path)
+    stopped = next((i for i, one in enumerate(codes, start=1) if one not in _DONE), commands)
+    if len(codes) != stopped:
+        raise PreregError(
+            "the record's exit codes are not those of its plan",
+            expected=f"{stopped} of {commands} commands",
+            got=len(codes),
+            where=path,
+        )
+    if "code" in fields and (
+        not isinstance(code, list)
+        or len(code) != len(codes)
+        or not all(
+            one is None
+            or (isinstance(one, dict) and all(isinstance(value, str) for value in one.values()))
+            for one in code
+        )
+    ):
+        raise PreregError("the record's list of the source that ran is malformed", where=path)
 
 
 def _require_texts(
@@ -763,10 +980,11 @@ def _require_texts(
 
 
 def _write(path: Path, fields: Mapping[str, Any]) -> str:
-    """Write canonical JSON so that a crash leaves the old state or the new one; the SHA-256 of the
-    file.
+    """Write canonical JSON with its seal so that a crash leaves the old state or the new one; the
+    SHA-256 of the file.
     """
-    data = canonical(fields) + b"\n"
+    sealed = {key: value for key, value in fields.items() if key != "seal"}
+    data = canonical({**sealed, "seal": sha256_of(sealed)}) + b"\n"
     try:
         durable.write(path, data)
     except OSError as error:

@@ -99,7 +99,7 @@ def model_parts(path: Path) -> tuple[Path, ...]:
     return parts
 
 
-def model_sha256(path: Path) -> str:
+def model_sha256(path: Path, *, remembered: bool = True) -> str:
     """The identity of a model, in hex. One file: the SHA-256 of its bytes. Several: the SHA-256 of
     the parts' own, each as 64 hex digits and a line feed, in order
     (`sha256sum NAME-*-of-*.gguf | sed 's/ .*//' | sha256sum`).
@@ -107,7 +107,7 @@ def model_sha256(path: Path) -> str:
     Raises:
         ModelError: as `model_parts` and `file_sha256`.
     """
-    digests = [file_sha256(part) for part in model_parts(path)]
+    digests = [file_sha256(part, remembered=remembered) for part in model_parts(path)]
     if len(digests) == 1:
         return digests[0]
     return hashlib.sha256("".join(f"{digest}\n" for digest in digests).encode("ascii")).hexdigest()

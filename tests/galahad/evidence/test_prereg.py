@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from galahad import cli
 from galahad.errors import PreregError
-from galahad.evidence import prereg
+from galahad.evidence import locked_package, prereg
 from galahad.solve.log import canonical
 from taliesin.errors import ModelError, StoreFull, UsageError
-from taliesin.host import console, durable
+from taliesin.host import console, durable, filehash
 
 SCRIPT = (
     "import json, sys\njson.dump({'n': 10, 'right': int(sys.argv[1]), 'arms': [{'p': 0.5}]}, "
@@ -262,8 +265,7 @@ def test_check_finds_what_was_changed_afterwards(make: Callable[..., Path], tmp_
     )
     record = prereg.record_path(path)
     fields = json.loads(record.read_bytes())
-    record.chmod(0o600)
-    record.write_bytes(canonical({**fields, "lock_sha256": "0" * 64}) + b"\n")
+    prereg._write(record, {**fields, "lock_sha256": "0" * 64})
     assert "record's lock" in [i.what for i in prereg.check(path).items if i.state == "differs"]
     path.chmod(0o600)
     path.write_bytes(path.read_bytes().replace(b'"seed":[0,1]', b'"seed":[0, 1]'))
@@ -413,7 +415,7 @@ def test_names_that_would_be_two_lines_of_a_folders_hash_are_refused(tmp_path: P
 
 def test_command_that_cannot_be_started_leaves_a_record(make: Callable[..., Path]) -> None:
     path, _ = prereg.lock(make(commands=[[sys.executable, "measure.py", 8], ["no-such-program"]]))
-    assert [v.held for v in prereg.run(path).verdicts] == [True, True]
+    assert [v.held for v in prereg.run(path).verdicts] == [None, None]
     assert json.loads(prereg.record_path(path).read_bytes())["exit_codes"] == [0, 127]
 
 
@@ -540,3 +542,230 @@ def test_git_that_refuses_is_one_error_and_the_lock_stays(
         prereg.commit(path, None)
     assert "plan.lock.json" in str(caught.value.got)
     assert prereg.check(path, f" {digest.upper()}\n").intact
+
+
+# -- lock, plan, the code that ran, exit codes and record hang together ---
+
+FORGER = (
+    "import json; json.dump({'n': 10, 'right': 10, 'arms': [{'p': 0.5}]}, open('out.json', 'w'))"
+)
+
+
+@pytest.mark.parametrize("command", [["galahad"], [sys.executable, "-m", "galahad"]])
+def test_folder_beside_the_plan_never_runs_in_place_of_the_locked_package(
+    make: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: list[str],
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    for shadow in (tmp_path / "galahad", elsewhere / "galahad", tmp_path / "taliesin"):
+        shadow.mkdir(parents=True)
+        (shadow / "__init__.py").write_text(FORGER)
+        (shadow / "__main__.py").write_text(FORGER)
+    monkeypatch.setenv("PYTHONPATH", str(elsewhere))
+    path, _ = prereg.lock(make(commands=[[*command, "--version"]]))
+    found = prereg.run(path)
+    assert not (tmp_path / "out.json").exists()
+    assert prereg.failed(found.verdicts)
+    record = json.loads(prereg.record_path(path).read_bytes())
+    assert record["exit_codes"] == [0]
+    assert "galahad/__main__.py" in record["code"][0]
+    assert "code of command 1" in [i.what for i in found.items if i.state == "same"]
+
+
+def test_byte_code_in_a_cache_never_runs_in_place_of_the_locked_source(tmp_path: Path) -> None:
+    package = tmp_path / "some"
+    package.mkdir()
+    source = package / "__init__.py"
+    source.write_text("word = 'ok'\n")
+    (package / "__main__.py").write_text("import some; print(some.word)\n")
+    cached = importlib.util.cache_from_source(str(source))
+    code = compile("word = 'no'\n", str(source), "exec")
+    status = source.stat()
+    Path(cached).parent.mkdir()
+    Path(cached).write_bytes(
+        importlib._bootstrap_external._code_to_timestamp_pyc(  # type: ignore[attr-defined]
+            code, int(status.st_mtime), status.st_size
+        )
+    )
+    folders, report = json.dumps({"some": str(package)}), tmp_path / "report"
+    plain = subprocess.run(
+        [sys.executable, "-m", "some"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    safe = subprocess.run(
+        [sys.executable, "-P", "-E", locked_package.__file__, folders, str(report), "some"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (plain.stdout, safe.stdout) == ("no\n", "ok\n")
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    assert f"{digest}  some/__init__.py" in report.read_text().splitlines()
+
+
+def test_nothing_is_held_where_a_command_failed(make: Callable[..., Path]) -> None:
+    write = [sys.executable, "-c", FORGER + "; raise SystemExit(1)"]
+    refute = [sys.executable, "measure.py", 0]
+    path, _ = prereg.lock(make(commands=[write, refute]))
+    for found in (prereg.run(path), prereg.check(path)):
+        assert [v.held for v in found.verdicts] == [None, None]
+        assert [(i.what.split(":")[0], i.state) for i in found.items if "command" in i.what] == [
+            ("command 1", "failed"),
+            ("command 2", "not run"),
+        ]
+        assert found.items[-2].got == "exit code 1"
+
+
+@pytest.mark.parametrize("codes", [[], None, [0, 0], ["0"], [True], [1, 0]])
+def test_exit_codes_that_no_run_of_the_plan_has_are_refused(
+    make: Callable[..., Path], codes: Any
+) -> None:
+    path, _ = prereg.lock(make())
+    prereg.run(path)
+    record = prereg.record_path(path)
+    fields = json.loads(record.read_bytes())
+    prereg._write(record, {**fields, "exit_codes": codes})
+    with pytest.raises(PreregError, match="exit codes"):
+        prereg.check(path)
+    del fields["exit_codes"]
+    prereg._write(record, fields)
+    with pytest.raises(PreregError, match="not a record's"):
+        prereg.check(path)
+
+
+def test_published_hash_of_the_record_shows_a_careful_edit(make: Callable[..., Path]) -> None:
+    path, digest = prereg.lock(make())
+    published = prereg.run(path).record_sha256
+    assert prereg.check(path, digest, published_record=published).intact
+    record = prereg.record_path(path)
+    fields = json.loads(record.read_bytes())
+    prereg._write(record, {**fields, "exit_codes": [3]})  # sealed anew
+    assert prereg.check(path, digest).intact
+    found = prereg.check(path, digest, published_record=published)
+    assert [i.what for i in found.items if i.state == "differs"] == ["record"]
+    record.unlink()
+    found = prereg.check(path, digest, published_record=published)
+    assert [i.what for i in found.items if i.state == "missing"] == ["record"]
+
+
+def test_lock_whose_plan_was_edited_is_refused_in_run_and_check(make: Callable[..., Path]) -> None:
+    path, _ = prereg.lock(make())
+    fields = json.loads(path.read_bytes())
+    fields["plan"]["predictions"][0]["value"] = 0.1
+    digest = prereg._write(path, fields)  # sealed and published anew
+    with pytest.raises(PreregError, match="plan in the lock: not as registered"):
+        prereg.run(path)
+    found = prereg.check(path, digest)
+    assert [i.what for i in found.items if i.state == "differs"] == ["plan in the lock"]
+
+
+@pytest.mark.parametrize("change", ["edited", "removed"])
+def test_plan_that_changed_after_the_lock_is_refused_before_the_first_command(
+    make: Callable[..., Path], tmp_path: Path, change: str
+) -> None:
+    plan = make()
+    path, _ = prereg.lock(plan)
+    if change == "edited":
+        plan.write_text(plan.read_text() + "\n# a word\n")
+    else:
+        plan.unlink()
+    with pytest.raises(PreregError, match="plan: not as registered"):
+        prereg.run(path)
+    assert not (tmp_path / "out.json").exists()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "measure.py").write_text(SCRIPT)
+    (folder / "data").mkdir()
+    (folder / "data" / "a.txt").write_text("a")
+    plan = folder / "plan.yaml"
+    plan.write_text(yaml.safe_dump(plan_fields()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            prereg, "_package_sha256", lambda name: hashlib.sha256(name.encode()).hexdigest()
+        )
+        path, _ = prereg.lock(plan)
+        prereg.run(path)
+    return path
+
+
+def _leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, (*place, key))
+    elif isinstance(value, list) and value:
+        for i, inner in enumerate(value):
+            yield from _leaves(inner, (*place, i))
+    else:
+        yield place
+
+
+@settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_every_edit_of_a_field_of_lock_or_record_is_caught(finished: Path, data: Any) -> None:
+    file = data.draw(st.sampled_from([finished, prereg.record_path(finished)]))
+    original = file.read_bytes()
+    fields = json.loads(original)
+    place = data.draw(st.sampled_from(sorted(_leaves(fields), key=str)))
+    *way, last = place
+    inner = fields
+    for key in way:
+        inner = inner[key]
+    if data.draw(st.booleans()):
+        del inner[last]
+    else:
+        other = data.draw(
+            st.one_of(st.none(), st.integers(-5, 5), st.floats(0, 1), st.text(max_size=5))
+        )
+        assume(json.dumps(other) != json.dumps(inner[last]))
+        inner[last] = other
+    file.chmod(0o600)
+    try:
+        file.write_bytes(canonical(fields) + b"\n")
+        try:
+            caught = not prereg.check(finished).intact
+        except PreregError:
+            caught = True
+    finally:
+        file.write_bytes(original)
+    assert caught
+    assert prereg.check(finished).intact  # the control: untouched, it holds
+
+
+def test_lock_and_record_of_version_1_stay_readable(make: Callable[..., Path]) -> None:
+    path, _ = prereg.lock(make())
+    prereg.run(path)
+    record = prereg.record_path(path)
+
+    def as_version_1(file: Path, left_out: set[str]) -> bytes:
+        fields = json.loads(file.read_bytes())
+        kept = {key: value for key, value in fields.items() if key not in left_out}
+        return canonical({**kept, "schema": fields["schema"][:-1] + "1"}) + b"\n"
+
+    lock = as_version_1(path, {"seal"})
+    path.chmod(0o600)
+    path.write_bytes(lock)
+    fields = json.loads(as_version_1(record, {"seal", "code"}))
+    fields["lock_sha256"] = hashlib.sha256(lock).hexdigest()
+    record.chmod(0o600)
+    record.write_bytes(canonical(fields) + b"\n")
+    found = prereg.check(path)
+    assert found.intact
+    assert [v.held for v in found.verdicts] == [True, True]
+
+
+def test_poisoned_memory_of_hashes_passes_no_changed_model(
+    make: Callable[..., Path], tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = prereg.lock(make(models=[tiny_gguf.name]))
+    digest = hashlib.sha256(tiny_gguf.read_bytes()).hexdigest()
+    monkeypatch.setattr(filehash, "remembered_sha256", lambda _path: digest)
+    tiny_gguf.write_bytes(tiny_gguf.read_bytes() + b"changed")
+    with pytest.raises(PreregError, match="not as registered"):
+        prereg.run(path)
