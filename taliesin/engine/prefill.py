@@ -34,7 +34,7 @@ import numpy.typing as npt
 from taliesin.engine import graft, llama
 from taliesin.engine.embedded import Engine
 from taliesin.engine.llama import Settings
-from taliesin.errors import DecodeError, FormatError, RecipeMismatch, UsageError
+from taliesin.errors import ContextFull, DecodeError, FormatError, RecipeMismatch, UsageError
 from taliesin.host.canonical import canonical_json
 from taliesin.state import pieces, placement, seqstate
 from taliesin.store import piecefile
@@ -97,6 +97,48 @@ class _Live:
 
 
 @dataclass
+class PieceMemory:
+    """Pieces in memory, up to `budget_bytes`; one shorter than `whole_bytes` lacks its window rows,
+    and no boundary can be restored that looks at them.
+    """
+
+    budget_bytes: int
+    whole_bytes: int
+    used_bytes: int = field(init=False, default=0)
+    evicted: int = field(init=False, default=0)
+    # least recently used first; a child always stands before its parent
+    _pieces: OrderedDict[str, bytes] = field(init=False, default_factory=OrderedDict)
+
+    def get(self, name: str) -> bytes | None:
+        return self._pieces.get(name)
+
+    def is_whole(self, name: str) -> bool:
+        return len(self._pieces.get(name, b"")) >= self.whole_bytes
+
+    def keep(self, name: str, payload: bytes) -> None:
+        """Take a piece in, in the place of one of that name. What is too much goes at `touch`."""
+        if self.budget_bytes:
+            self.used_bytes += len(payload) - len(self._pieces.get(name, b""))
+            self._pieces[name] = payload
+
+    def touch(self, names: list[str]) -> None:
+        """Make a chain the most recently used one, leaf before root, and evict what is too much:
+        least recently used first, so a leaf always before its parent.
+        """
+        for name in reversed(names):
+            if name in self._pieces:
+                self._pieces.move_to_end(name)
+        while self.used_bytes > self.budget_bytes:
+            _, payload = self._pieces.popitem(last=False)
+            self.used_bytes -= len(payload)
+            self.evicted += 1
+
+    def clear(self) -> None:
+        self._pieces.clear()
+        self.used_bytes = 0
+
+
+@dataclass
 class PrefixCache:
     """Pieces of prompts near one engine, for one recipe. For one thread.
 
@@ -107,6 +149,9 @@ class PrefixCache:
         settings: how the context computes; the Engine's own if not given.
 
     `hits` counts tokens by the place they came from; "none" are those that were computed.
+
+    Raises:
+        UnsupportedModel: V is stored transposed, or the window cache has its full size.
     """
 
     engine: Engine
@@ -115,13 +160,9 @@ class PrefixCache:
     store: Stored | None = None
     settings: Settings | None = None
     hits: Counter[Place] = field(init=False, default_factory=Counter)
-    evicted: int = field(init=False, default=0)
+    memory: PieceMemory = field(init=False)
     _context: llama.Context = field(init=False)
     _live: _Live | None = field(init=False, default=None)
-    _layout: pieces.Layout | None = field(init=False, default=None)
-    # least recently used first; a child always stands before its parent
-    _memory: OrderedDict[str, bytes] = field(init=False, default_factory=OrderedDict)
-    _memory_used: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         settings = replace(self.settings or self.engine.settings, n_ctx=self.n_ctx)
@@ -130,6 +171,12 @@ class PrefixCache:
         self._n_ubatch = self._context.settings.n_ubatch
         recipe = self.engine.recipe(self._context)
         self.recipe_id = hashlib.sha256(canonical_json(recipe)).hexdigest()
+        try:
+            self._layout = self._learn_layout()
+        except BaseException:
+            self._context.close()
+            raise
+        self.memory = PieceMemory(self.memory_bytes, self._layout.additive_bytes)
 
     @property
     def context(self) -> llama.Context:
@@ -157,6 +204,13 @@ class PrefixCache:
         prompt = np.asarray(ids, np.int32)
         if not len(prompt):
             raise UsageError("nothing to prefill", expected="at least one token", got="none")
+        if len(prompt) > self.n_ctx:
+            raise ContextFull(
+                "the prompt does not fit in the context",
+                expected=f"at most {self.n_ctx} tokens",
+                got=len(prompt),
+                hint="a larger --ctx",
+            )
         self.commit()
         names = self._names(prompt)
         started = time.perf_counter()
@@ -198,20 +252,19 @@ class PrefixCache:
         if live is None or live.committed:
             return
         live.committed = True
-        missing = [i for i, name in enumerate(live.names) if not self._is_whole(name)]
-        if missing and (self.memory_bytes or self.store):
-            state = self._context.state()
-            for index, payload in self._cut(state, live, missing):
-                self._drop(live.names[index])
-                self._keep(live.names[index], payload)
-                if self.store is not None:
-                    parent = live.names[index - 1] if index else ""
-                    first = index * self._n_ubatch
-                    own = live.ids[first : first + self._n_ubatch].tolist()
-                    self.store.put(live.names[index], parent, own, payload)
-        self._touch(live.names)
-        if self.store is not None:
-            self.store.used(live.names)
+        store = self.store
+        missing = [
+            index
+            for index, name in enumerate(live.names)
+            if not self.memory.is_whole(name)
+            and (self.memory_bytes or (store is not None and not store.holds(name)))
+        ]
+        new = self._cut(live, missing) if missing else {}
+        for index, payload in new.items():
+            self.memory.keep(live.names[index], payload)
+        if store is not None:
+            self._hand_over(store, live, new)
+        self.memory.touch(live.names)
         live.windows.clear()
 
     def common(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> int:
@@ -240,20 +293,13 @@ class PrefixCache:
         read = _reader(payload)
         state = seqstate.parse(read, len(payload), context.n_parts)
         placement.check(state, len(tokens), context.model.window, context.ring)
-        form = self._layout = self._layout or pieces.layout(
-            state, context.model.window, context.ring, self._n_ubatch
-        )
         names = piece_names(self.recipe_id, tokens, self._n_ubatch)
-        for index, name in enumerate(names):
-            if self._is_whole(name):
-                continue
-            first, end = index * self._n_ubatch, (index + 1) * self._n_ubatch
-            rows = pieces.cut(read, state.parts[0], first, end)
-            if form.windowed and end - form.window_rows >= len(tokens) - form.window:
-                rows += pieces.cut(read, state.parts[1], end - form.window_rows, end)
-            self._drop(name)
-            self._keep(name, rows)
-        self._touch(names)
+        for name, rows in zip(
+            names, pieces.split(self._layout, read, state, len(tokens)), strict=True
+        ):
+            if not self.memory.is_whole(name):
+                self.memory.keep(name, rows)
+        self.memory.touch(names)
         return len(tokens)
 
     def require_adoptable(self, block: BlockFile) -> None:
@@ -266,19 +312,18 @@ class PrefixCache:
                 "the block equals no cold run of a longer prompt",
                 expected=f"a multiple of {self._n_ubatch} tokens",
                 got=len(tokens),
-                hint="taliesin save --align",
+                hint="taliesin save --aligned, with the same --ubatch",
             )
 
     def forget(self) -> None:
         """Let go of everything in memory and of what the context holds."""
         self._live = None
-        self._memory.clear()
-        self._memory_used = 0
+        self.memory.clear()
         self._context.clear()
 
     def close(self) -> None:
         self._live = None
-        self._memory.clear()
+        self.memory.clear()
         self._context.close()
 
     def __enter__(self) -> Self:
@@ -329,25 +374,26 @@ class PrefixCache:
             self._context.clear()
             return 0, "none"
         for name, payload in zip(names, payloads, strict=False):
-            if not self._is_whole(name):
-                self._drop(name)
-                self._keep(name, payload)
-        self._touch(names[: len(payloads)])
+            if not self.memory.is_whole(name):
+                self.memory.keep(name, payload)
+        self.memory.touch(names[: len(payloads)])
         return len(payloads) * self._n_ubatch, place
 
     def _chain(self, names: list[str]) -> int:
         """How many pieces from the first on memory and store can put back."""
         count = next((i for i, name in enumerate(names) if not self._holds(name)), len(names))
-        reach = pieces.pieces_of_window(self._layout) if self._layout else 0
+        reach = pieces.pieces_of_window(self._layout)
         while count and not all(map(self._holds_whole, names[max(count - reach, 0) : count])):
             count -= 1
         return count
 
     def _holds(self, name: str) -> bool:
-        return name in self._memory or (self.store is not None and self.store.holds(name))
+        return self.memory.get(name) is not None or (
+            self.store is not None and self.store.holds(name)
+        )
 
     def _holds_whole(self, name: str) -> bool:
-        return self._is_whole(name) or (self.store is not None and self.store.holds(name))
+        return self.memory.is_whole(name) or (self.store is not None and self.store.holds(name))
 
     def _payloads(self, names: list[str]) -> tuple[list[bytes], Place]:
         """The pieces of a chain, from memory where they are whole there, up to the first that
@@ -356,8 +402,8 @@ class PrefixCache:
         place: Place = "memory"
         found: list[bytes] = []
         for name in names:
-            payload = self._memory.get(name)
-            if self.store is not None and not self._is_whole(name):
+            payload = self.memory.get(name)
+            if self.store is not None and not self.memory.is_whole(name):
                 stored = self.store.read(name)
                 if stored is not None:
                     payload, place = stored, "disk"
@@ -371,14 +417,13 @@ class PrefixCache:
         context = self._context
         if graft.roll_back(context, n_tokens):
             return True
-        form = self._layout
-        if form is None:
-            return False
         index = n_tokens // self._n_ubatch
-        wanted = names[max(index - pieces.pieces_of_window(form), 0) : index]
-        if not all(map(self._is_whole, wanted)):
+        wanted = names[max(index - pieces.pieces_of_window(self._layout), 0) : index]
+        held = [self.memory.get(name) for name in wanted if self.memory.is_whole(name)]
+        payloads = [payload for payload in held if payload is not None]
+        if len(payloads) < len(wanted):
             return False
-        state = pieces.join_window(form, [self._memory[name] for name in wanted], n_tokens)
+        state = pieces.join_window(self._layout, payloads, n_tokens)
         prepared = graft.prepare_state(
             context, state, n_tokens, window_only=True, staging=self.engine.staging
         )
@@ -386,80 +431,58 @@ class PrefixCache:
         return True
 
     def _apply(self, payloads: list[bytes]) -> None:
-        form = self._layout = self._layout or self._learn_layout()
-        state = pieces.join(form, payloads)
+        state = pieces.join(self._layout, payloads)
         n_tokens = len(payloads) * self._n_ubatch
         prepared = graft.prepare_state(self._context, state, n_tokens, staging=self.engine.staging)
         graft.apply(self._context, prepared)
 
     def _learn_layout(self) -> pieces.Layout:
         """The layout of this context's states, from a state of one token."""
-        self._context.clear()
-        self._context.decode([0], 0, logits=False)
-        state = self._context.state()
-        self._context.clear()
-        return self._layout_of(state)
-
-    def _layout_of(self, state: memoryview) -> pieces.Layout:
         context = self._context
+        context.decode([0], 0, logits=False)
+        state = context.state()
+        context.clear()
         parsed = seqstate.parse(_reader(state), len(state), context.n_parts)
         return pieces.layout(parsed, context.model.window, context.ring, self._n_ubatch)
 
     # -- keeping -----------------------------------------------------------------------------------
 
-    def _cut(self, state: memoryview, live: _Live, missing: list[int]) -> list[tuple[int, bytes]]:
-        """(index, payload) of the pieces in `missing` whose bytes are there."""
-        context = self._context
+    def _cut(self, live: _Live, missing: list[int]) -> dict[int, bytes]:
+        """The pieces in `missing`, by index; without those whose window was not looked at on the
+        way, and is gone.
+        """
+        context, form = self._context, self._layout
+        state = context.state()
         read = _reader(state)
-        parsed = seqstate.parse(read, len(state), context.n_parts)
-        self._layout = self._layout or pieces.layout(
-            parsed, context.model.window, context.ring, self._n_ubatch
-        )
-        found = []
+        ordinary = seqstate.parse(read, len(state), context.n_parts).parts[0]
+        found = {}
         for index in missing:
-            first, end = index * self._n_ubatch, (index + 1) * self._n_ubatch
-            payload = pieces.cut(read, parsed.parts[0], first, end)
+            end = (index + 1) * self._n_ubatch
+            rows = b""
             if context.ring:
                 partial = live.windows.get(end)
-                if partial is None:  # evicted meanwhile, and its window is gone from the context
-                    break
-                windowed = seqstate.parse(_reader(memoryview(partial)), len(partial), 1).parts[0]
-                payload += pieces.cut(
-                    _reader(memoryview(partial)),
-                    windowed,
-                    end - self._layout.window_rows,
-                    end,
-                )
-            found.append((index, payload))
+                if partial is None:
+                    continue
+                windows = _reader(memoryview(partial))
+                part = seqstate.parse(windows, len(partial), 1).parts[0]
+                rows = pieces.cut(windows, part, end - form.window_rows, end)
+            found[index] = pieces.cut(read, ordinary, end - self._n_ubatch, end) + rows
         return found
 
-    def _keep(self, name: str, payload: bytes) -> None:
-        if name in self._memory or not self.memory_bytes:
-            return
-        self._memory[name] = payload
-        self._memory_used += len(payload)
-
-    def _drop(self, name: str) -> None:
-        self._memory_used -= len(self._memory.pop(name, b""))
-
-    def _is_whole(self, name: str) -> bool:
-        """Whether a piece is in memory with its window rows."""
-        held = self._memory.get(name)
-        return held is not None and (
-            self._layout is None or len(held) >= self._layout.additive_bytes
-        )
-
-    def _touch(self, names: list[str]) -> None:
-        """Make a chain the most recently used one, leaf before root, and evict what is too much:
-        least recently used first, so a leaf always before its parent.
-        """
-        for name in reversed(names):
-            if name in self._memory:
-                self._memory.move_to_end(name)
-        while self._memory_used > self.memory_bytes:
-            _, payload = self._memory.popitem(last=False)
-            self._memory_used -= len(payload)
-            self.evicted += 1
+    def _hand_over(self, store: Stored, live: _Live, new: dict[int, bytes]) -> None:
+        """Give a store the pieces of the last prompt that it does not have."""
+        for index, name in enumerate(live.names):
+            if store.holds(name):
+                continue
+            payload = new.get(index)
+            if payload is None and self.memory.is_whole(name):
+                payload = self.memory.get(name)
+            if payload is None:
+                break  # what follows it could not be used
+            first = index * self._n_ubatch
+            own = live.ids[first : first + self._n_ubatch].tolist()
+            store.put(name, live.names[index - 1] if index else "", own, payload)
+        store.used(live.names)
 
 
 def piece_names(recipe_id: str, ids: npt.NDArray[np.int32], n_ubatch: int) -> list[str]:

@@ -14,6 +14,7 @@ batches). Deliberately does not know: HTTP.
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,6 +93,8 @@ class Embedded:
         self.cache, self.engine, self.model_id = cache, cache.engine, model_id
         self.context = cache.context
         self._interrupt = llama.Interrupt()
+        self._computing: Cancellation | None = None
+        self._turn = threading.Lock()  # guards the two
         self.context.obey(self._interrupt)
         self.blocks: Blocks[Known] = Blocks(library, self._require_usable, self._adopt, kept=8)
 
@@ -112,17 +115,29 @@ class Embedded:
         form = Form(isinstance(fields, ChatRequest), self.model_id)
 
         def job(cancellation: Cancellation) -> Iterator[Event]:
-            self._interrupt.clear()
-            cancellation.on_cancel(self._interrupt.set)
+            with self._turn:
+                self._interrupt.clear()
+                self._computing = cancellation
+            cancellation.on_cancel(lambda: self._stop(cancellation))
             try:
                 yield from self._answer(asked, wanted, form, cancellation)
             except (Interrupted, Stopped):
                 raise Left from None
             finally:
-                self._interrupt.clear()
+                with self._turn:
+                    self._interrupt.clear()
+                    self._computing = None
                 self.cache.commit()  # behind the answer
 
         return job
+
+    def _stop(self, cancellation: Cancellation) -> None:
+        """End the computation of a request, if it is the one that computes: the front also cancels
+        what has ended, and by then another request may have the context.
+        """
+        with self._turn:
+            if self._computing is cancellation:
+                self._interrupt.set()
 
     def _wanted(self, fields: ChatRequest | CompletionRequest) -> Wanted:
         def given(value: Any, otherwise: Any) -> Any:

@@ -19,7 +19,7 @@ Deliberately does not know: files, models, or what a piece is called.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -155,6 +155,18 @@ def cut(read: Reader, part: Part, first: int, end: int) -> bytes:
         for rows in (*part.keys, *part.values)
         for cell, count in runs
     )
+
+
+def split(form: Layout, read: Reader, state: SequenceState, n_tokens: int) -> Iterator[bytes]:
+    """The pieces of a state of `n_tokens`, first to last. A state holds the window rows of its last
+    pieces only: the earlier ones come without, and no boundary inside can be restored from them.
+    """
+    oldest = n_tokens - form.window
+    for end in range(form.n_ubatch, n_tokens + 1, form.n_ubatch):
+        rows = cut(read, state.parts[0], end - form.n_ubatch, end)
+        if form.windowed and end - form.window_rows >= oldest:
+            rows += cut(read, state.parts[1], end - form.window_rows, end)
+        yield rows
 
 
 def join(form: Layout, pieces: Sequence[bytes | memoryview], *, rest: bytes = b"") -> memoryview:

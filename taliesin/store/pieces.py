@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from taliesin.errors import StoreMissing, ToolkitError
+from taliesin.errors import FormatError, StoreDamaged, StoreFull, StoreMissing, ToolkitError
 from taliesin.host import durable
 from taliesin.host.locks import Lock
 from taliesin.store import piecefile
@@ -69,11 +69,21 @@ class PieceStore:
         self.budget_bytes, self.day_bytes = budget_bytes, day_bytes
         self.written_bytes = self.left_out = self.evicted = 0
         self._drafts = folder / _DRAFTS
-        self._drafts.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._drafts.mkdir(exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StoreFull(
+                "the folder of the prefix cache cannot be made",
+                got=error.strerror,
+                where=folder,
+                hint="--cache-folder, or --cache-disk 0",
+            ) from error
         self._lock = Lock(folder / "lock", seconds=10, busy="another process evicts pieces")
         self._remove_old_drafts()
         self._used_bytes = sum(held.n_bytes for held in self.list())
         self._waiting: dict[str, bytes] = {}
+        self._stamps: dict[str, float] = {}  # when what waits was used
         self._waiting_bytes = 0
         self._guard = threading.Lock()
         self._today: list[tuple[float, int]] = []
@@ -93,8 +103,8 @@ class PieceStore:
             return name in self._waiting or self.path(name).exists()
 
     def read(self, name: str) -> bytes | None:
-        """The payload of a piece; None if it is not there, damaged, or another one. A damaged file
-        is removed.
+        """The payload of a piece; None if it cannot be had. A damaged file is removed, one of a
+        later version is not.
         """
         with self._guard:
             waiting = self._waiting.get(name)
@@ -107,8 +117,9 @@ class PieceStore:
             return None
         except (ToolkitError, OSError) as error:
             _log.warning("a piece of the prefix cache is left out: %s", error)
-            with contextlib.suppress(OSError):
-                path.unlink()
+            if isinstance(error, (StoreDamaged, FormatError)):
+                with contextlib.suppress(OSError):
+                    path.unlink()
             return None
 
     def put(self, name: str, parent: str, ids: Sequence[int], payload: bytes) -> None:
@@ -124,6 +135,7 @@ class PieceStore:
                 self.left_out += 1
                 return
             self._waiting[name] = payload
+            self._stamps[name] = time.time()
             self._waiting_bytes += len(payload)
         self._jobs.put((name, parent, ids, payload))
 
@@ -133,6 +145,10 @@ class PieceStore:
         for index, name in enumerate(reversed(names)):
             # The first piece last: a piece is never older than the ones that follow it.
             stamp = now + index * 1e-6
+            with self._guard:
+                if name in self._waiting:
+                    self._stamps[name] = stamp  # the writer sets it
+                    continue
             with contextlib.suppress(OSError):
                 os.utime(self.path(name), (stamp, stamp))
 
@@ -174,14 +190,23 @@ class PieceStore:
                     self.left_out += 1
                 else:
                     self._write(name, parent, ids, payload)
+                    self._set_times(name)
+                    if self._used_bytes > self.budget_bytes:
+                        self._evict()
             except (ToolkitError, OSError) as error:
                 # A full disk stays full: say it once, and answer without the disk from here on.
                 self._failed = str(error)
                 _log.warning("the prefix cache writes no more pieces: %s", error)
             finally:
                 with self._guard:
-                    del self._waiting[name]
+                    self._set_times(name)  # it may have been used since
+                    del self._waiting[name], self._stamps[name]
                     self._waiting_bytes -= len(payload)
+
+    def _set_times(self, name: str) -> None:
+        stamp = self._stamps[name]
+        with contextlib.suppress(OSError):
+            os.utime(self.path(name), (stamp, stamp))
 
     def _write(self, name: str, parent: str, ids: Sequence[int], payload: bytes) -> None:
         made, head = piecefile.encode(self.recipe_id, parent, ids, payload)
@@ -196,8 +221,6 @@ class PieceStore:
         self.written_bytes += n_bytes
         self._used_bytes += n_bytes
         self._today.append((time.monotonic(), n_bytes))
-        if self._used_bytes > self.budget_bytes:
-            self._evict()
 
     def _may_write(self, n_bytes: int) -> bool:
         if n_bytes > self.budget_bytes:

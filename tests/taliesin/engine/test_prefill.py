@@ -15,7 +15,7 @@ from taliesin.engine import certificate, llama
 from taliesin.engine.embedded import Engine
 from taliesin.engine.llama import Settings
 from taliesin.engine.prefill import PrefixCache, Stopped, piece_names
-from taliesin.errors import ContextFull, RecipeMismatch, UsageError
+from taliesin.errors import ContextFull, RecipeMismatch, UnsupportedModel, UsageError
 from taliesin.store.library import Library
 from taliesin.store.pieces import PieceStore
 
@@ -137,12 +137,12 @@ def test_a_small_budget_evicts_leaves_before_parents(engine: Engine) -> None:
     with PrefixCache(engine, N_CTX) as measured:
         warm(measured, prompt)
         measured.commit()
-        piece = measured._memory_used // 15
+        piece = measured.memory.used_bytes // 15
     with PrefixCache(engine, N_CTX, memory_bytes=6 * piece) as cache:
         expected = cold(engine, prompt)
         warm(cache, prompt)
         warm(cache, ids(30, 11))
-        assert cache.evicted == 9
+        assert cache.memory.evicted == 9
         assert cache.common(prompt) == 6 * UBATCH  # the first six, not the last
         assert warm(cache, prompt) == (expected, 6 * UBATCH)
 
@@ -181,9 +181,11 @@ def test_the_comparison_can_fail(engine: Engine, cache: PrefixCache) -> None:
     warm(cache, prompt)
     cache.commit()
     name = piece_names(cache.recipe_id, np.asarray(prompt, np.int32), UBATCH)[1]
-    broken = bytearray(cache._memory[name])
+    payload = cache.memory.get(name)
+    assert payload is not None
+    broken = bytearray(payload)
     broken[100] ^= 0x40
-    cache._memory[name] = bytes(broken)
+    cache.memory.keep(name, bytes(broken))
     warm(cache, ids(10, 16))
     assert warm(cache, prompt)[0] != expected
 
@@ -243,12 +245,54 @@ def test_pieces_move_through_a_store_to_another_cache(engine: Engine) -> None:
         assert warm(cache, prompt) == (expected, 192)
 
 
+def test_pieces_go_to_the_store_without_memory_and_from_adopted_blocks(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """What follows a piece that the store does not have could never be used."""
+    prompt = ids(300, 26)
+    longer = [*prompt, *ids(200, 27)]
+    expected = cold(engine, longer)
+    with (
+        PrefixCache(engine, N_CTX, memory_bytes=0) as cache,
+        PieceStore(tmp_path / "one", cache.recipe_id, budget_bytes=1 << 30) as store,
+    ):
+        cache.store = store
+        warm(cache, prompt)
+        assert warm(cache, longer) == (expected, 256)
+        cache.commit()
+        store.flush()
+        assert (len(store.list()), store.left_out) == (7, 0)
+    with Library(tmp_path / "library") as library:
+        engine.save(library, "".join(chr(97 + i % 26) for i in ids(700, 28)), "notes")
+        engine.drop_context()
+        with (
+            library.open("notes") as block,
+            PrefixCache(engine, N_CTX) as cache,
+            PieceStore(tmp_path / "two", cache.recipe_id, budget_bytes=1 << 30) as store,
+        ):
+            cache.store = store
+            n = cache.adopt(block, verify=True)
+            assert warm(cache, [*block.header.tokens.tolist(), *ids(100, 29)])[1] == n
+            cache.commit()
+            store.flush()
+            assert len(store.list()) == (0 if engine.model.window else n // UBATCH + 1)
+
+
 def test_errors(cache: PrefixCache) -> None:
     with pytest.raises(UsageError, match="nothing to prefill"):
         cache.prefill([])
     with pytest.raises(ContextFull):
         cache.prefill(ids(N_CTX + 1, 19))
     assert cache.prefill(ids(10, 20)).n_tokens == 10
+
+
+def test_without_flash_attention_there_is_no_cache(tiny_model: Callable[..., Path]) -> None:
+    settings = Settings(n_ubatch=UBATCH, n_threads=1, flash_attn=False)
+    with (
+        Engine(str(tiny_model(window=0)), settings) as engine,
+        pytest.raises(UnsupportedModel, match="flash attention"),
+    ):
+        PrefixCache(engine, N_CTX)
 
 
 def test_a_saved_block_becomes_pieces(engine: Engine, tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ import pytest
 from taliesin.engine.embedded import Engine
 from taliesin.engine.llama import Settings
 from taliesin.engine.prefill import PrefixCache
+from taliesin.serve import requests
 from taliesin.serve.embedded import Embedded
+from taliesin.serve.plan import Begun, Cancellation, Ended, Left
 from taliesin.store.library import Library
 from tests.taliesin.serve.fronts import address, ask, fronted, post, raw
 
@@ -247,6 +249,25 @@ def test_a_client_that_leaves_ends_its_computation(live: SimpleNamespace) -> Non
     messages = [{"role": "user", "content": text(200, 11)}]
     after = chat(live, messages, logprobs=True)
     assert said(after) == said(cold(live, messages, logprobs=True))
+
+
+def test_a_request_that_ended_does_not_end_the_next_one(live: SimpleNamespace) -> None:
+    """The front cancels every request when its answer was read, which may be long after."""
+    service = live.front.app.service
+    jobs, cancellations = [], [Cancellation(), Cancellation()]
+    for seed in (13, 14):
+        body = json.dumps({"prompt": text(200, seed), "max_tokens": 8, "temperature": 0})
+        jobs.append(service.prepare(requests.read(requests.TEXT, body.encode())))
+    assert isinstance(list(jobs[0](cancellations[0]))[-1], Ended)
+    second = jobs[1](cancellations[1])
+    assert isinstance(next(second), Begun)
+    cancellations[0].cancel()
+    assert isinstance(list(second)[-1], Ended)
+    # And the one that computes does end.
+    cancellations[1].cancel()
+    third = jobs[0](cancellations[1])
+    with pytest.raises(Left):
+        list(third)
 
 
 def test_clients_at_once_get_their_own_answers(live: SimpleNamespace) -> None:

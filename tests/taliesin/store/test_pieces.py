@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from taliesin.errors import StoreFull
 from taliesin.store import piecefile
 from taliesin.store.pieces import PieceStore
 
@@ -151,3 +152,38 @@ def test_a_killed_writer_leaves_whole_pieces(tmp_path: Path) -> None:
         listed = store.list()
         assert listed
         assert all(store.read(held.name) is not None for held in listed)
+
+
+def test_a_file_of_a_later_version_is_a_miss_and_stays(store: PieceStore) -> None:
+    ((name, parent, ids, payload),) = chain(1, 9)
+    store.put(name, parent, ids, payload)
+    store.flush()
+    path = store.path(name)
+    data = bytearray(path.read_bytes())
+    data[8] = 2
+    path.write_bytes(data)
+    assert store.read(name) is None
+    assert path.exists()
+
+
+def test_the_folder_is_for_the_owner_and_must_be_one(tmp_path: Path) -> None:
+    with PieceStore(tmp_path / "p", RECIPE, budget_bytes=1) as store:
+        assert store.folder.stat().st_mode & 0o77 == 0
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreFull, match="cannot be made"):
+        PieceStore(tmp_path / "file" / "p", RECIPE, budget_bytes=1)
+
+
+def test_a_piece_is_never_older_than_what_follows_it(store: PieceStore) -> None:
+    made = chain(8, 10)
+    names = [name for name, *_ in made]
+    for piece in made[:4]:
+        store.put(*piece)
+    store.flush()
+    store.used(names[:4])
+    for piece in made[4:]:
+        store.put(*piece)
+    store.used(names)  # some of them still wait
+    store.flush()
+    times = [store.path(name).stat().st_mtime_ns for name in names]
+    assert times == sorted(times, reverse=True)
