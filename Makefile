@@ -73,6 +73,8 @@ bench: env ## measure the claims that a CPU can show in half an hour; raw result
 	$(PY) benchmarks/upgrade.py --sentences 8 16 --out $(RESULTS)/upgrade_cpu.json
 # C15: 0.5
 	$(PY) benchmarks/router_calibration.py
+# R7: 3
+	$(PY) benchmarks/prefix_cache.py --out $(RESULTS)/prefix_cache.json
 # R1 to R5: 0.5, 0.5, 2, 0.5 and 1
 	$(PY) benchmarks/restore_speed.py --out $(RESULTS)/restore_speed.json
 	$(PY) benchmarks/save_speed.py --out $(RESULTS)/save_speed.json

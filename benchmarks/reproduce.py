@@ -92,7 +92,7 @@ def build(results: list[Result], claims: list[dict[str, str]]) -> str:
         "when the two disagree. Claims C1 to "
         "C22 are those of arXiv 2607.14431 as reported, measured with other models and on other "
         "machines: read the figures beside "
-        "each other and not as one. R1 to R6 are our own. Nothing here was typed by hand.",
+        "each other and not as one. R1 to R7 are our own. Nothing here was typed by hand.",
     ]
     known = {claim["id"] for claim in claims}
     assert set(found) <= known, (

@@ -290,6 +290,17 @@ def _copies(document: Document) -> Iterator[Finding]:
             )
 
 
+def _prefix_cache(document: Document) -> Iterator[Finding]:
+    for one in document["results"]:
+        yield Said(
+            "R7",
+            f"{one['model']}, pieces of {one['n_ubatch']}: {one['equal']} of {one['vectors']} "
+            f"logits vectors equal to a cold run's; "
+            f"{one['reused_tokens'] / one['prompt_tokens']:.1%} of the prompt tokens reused; cold "
+            f"prefill took {one['cold_seconds'] / one['warm_seconds']:.2f}x the time",
+        )
+
+
 def _listing(document: Document) -> Iterator[Finding]:
     median = {name: one["median_seconds"] for name, one in document["results"].items()}
     yield Said(
@@ -539,6 +550,7 @@ READERS: dict[str, Callable[[Document], Iterator[Finding]]] = {
     "taliesin.bench.graft-memory/1": _memory,
     "taliesin.bench.library-list/1": _listing,
     "taliesin.bench.peers/1": _peers,
+    "taliesin.bench.prefix-cache/1": _prefix_cache,
     "taliesin.bench.restore-speed/1": _copies,
     "taliesin.bench.save-speed/1": _copies,
     "taliesin.bench.server/1": _server,

@@ -48,7 +48,7 @@ from galahad.measure.canonical import canonical, sha256_of
 from galahad.solve import log as runlog
 from galahad.solve import prompts
 from taliesin.errors import ModelError, StoreFull, ToolkitError, UsageError
-from taliesin.host import clock, durable, filehash, locks
+from taliesin.host import clock, durable, filehash, locks, strict_yaml
 from taliesin.models import resolve as models
 
 LOCK_SCHEMA = "galahad.prereg.lock/2"
@@ -127,13 +127,9 @@ def read_plan(path: Path) -> dict[str, Any]:
         UsageError: not readable, not YAML, or not a plan; the field is named.
     """
     try:
-        plan = _parsed(path.read_bytes())
+        plan = strict_yaml.read(path, what="the plan", error=UsageError)
     except OSError as error:
         raise UsageError("the plan cannot be read", got=error.strerror, where=path) from error
-    except UsageError as error:
-        error.where = path
-        raise
-
     try:
         return _checked(plan)
     except RecursionError as error:
@@ -146,58 +142,6 @@ def read_plan(path: Path) -> dict[str, Any]:
 
 class _Malformed(Exception):
     """What is wrong with a plan."""
-
-
-def _parsed(text: bytes) -> Any:
-    """The plain data in a YAML text that says everything once, and each number as it is read.
-
-    Refused is what would lock another plan than the one that a person reads: a key twice, of which
-    YAML takes the last; an alias, a few lines of which are a plan of gigabytes; and 010 or 1:30:00,
-    which YAML reads as 8 and 5400.
-
-    Raises:
-        UsageError: not YAML, or one of these.
-    """
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-                raise yaml.MarkedYAMLError(problem="an alias; write it out", problem_mark=mark)
-            return super().compose_node(parent, index)
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [
-                (key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)
-            ]
-            if twice := sorted(key[1] for key in set(keys) if keys.count(key) > 1):
-                raise yaml.MarkedYAMLError(
-                    problem=f"{twice[0]} is there twice", problem_mark=node.start_mark
-                )
-            return super().construct_mapping(node, deep)
-
-        def construct_yaml_int(self, node: Any) -> int:
-            number: int = super().construct_yaml_int(node)
-            if str(number) != node.value.lstrip("+"):
-                problem = f"{node.value} would be read as {number}; quote it, or write the number"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-            return number
-
-    Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
-    try:
-        return yaml.load(text, Loader)  # a SafeLoader: plain data only
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UsageError(
-            "the plan is not YAML", got=f"{error.problem or error.context}{line}"
-        ) from error
-    except RecursionError as error:
-        raise UsageError("the plan is nested too deeply") from error
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
-        # SafeLoader lets its constructors' own errors through: a date that no calendar has, `!!int
-        # x`.
-        raise UsageError("the plan is not YAML", got=str(error).splitlines()[0]) from error
 
 
 def _checked(plan: Any) -> dict[str, Any]:

@@ -18,12 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from galahad.errors import SuiteError
 from galahad.problems.problem import GOLDS, text_sha256
 from galahad.problems.templates import WAYS, Parameter, Template, Values
 from galahad.responses import program as programs
+from taliesin.host import strict_yaml
 from taliesin.host.canonical import is_digest
 
 _FILE = "program.yaml"
@@ -113,9 +112,9 @@ def read(folder: Path) -> Solution:
     """
     path = folder / _FILE
     try:
-        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
+        fields = strict_yaml.read(path, what="the solution", error=SuiteError)
         sources = {way: (folder / f"{way}.py").read_text(encoding="utf-8") for way in WAYS}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise SuiteError("cannot read a solution", got=error, where=folder) from error
     try:
         numbers: dict[str, dict[str, Any]] = fields["numbers"]

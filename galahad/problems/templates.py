@@ -22,13 +22,12 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from galahad.errors import SuiteError
 from galahad.problems.problem import GOLDS, Problem, Suite, text_sha256
 from galahad.responses import integer as answers
 from galahad.responses import program as programs
 from galahad.responses.integer import Execution
+from taliesin.host import strict_yaml
 
 WAYS = ("solve", "second", "third")
 DOMAINS = ("algebra", "combinatorics", "geometry", "number theory")
@@ -139,14 +138,9 @@ def read(folder: Path) -> Template:
     """
     path = folder / "problem.yaml"
     try:
-        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
+        fields = strict_yaml.read(path, what="the problem template", error=SuiteError)
         sources = {way: (folder / f"{way}.py").read_text(encoding="utf-8") for way in WAYS}
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-        yaml.YAMLError,
-    ) as error:  # ValueError: no UTF-8, or a date of no calendar
+    except (OSError, UnicodeDecodeError) as error:
         raise SuiteError("cannot read a problem template", got=error, where=folder) from error
     try:
         template = Template(

@@ -36,11 +36,7 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 _LOOK_SECONDS = 1.0  # between two looks at whether a llama-server still lives
-_UBATCH = 128
-"""Prefill in pieces of 128 is as fast as in larger ones on CPUs (docs/serve.md), and more of a
-prompt is reused than in pieces of 512.
-"""
-
+_UBATCH = 128  # more of a prompt is reused than in pieces of 512 (benchmarks/prefix_cache.py)
 _DEFAULT_SLOTS = 4
 _MOST_CTX = 8192
 
@@ -104,7 +100,9 @@ def serve(
     cache_writes: Annotated[
         str | None,
         typer.Option(
-            "--cache-writes", help="Most to write there in 24 hours: 50GB.", show_default=False
+            "--cache-writes",
+            help="Most that this start writes there in 24 hours: 50GB.",
+            show_default=False,
         ),
     ] = None,
     cache_folder: Annotated[

@@ -358,7 +358,7 @@ def test_malformed_plan_is_named(
 
 def test_plan_that_is_not_yaml_or_not_there_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("a: [")
-    with pytest.raises(UsageError, match="not YAML"):
+    with pytest.raises(UsageError, match="not valid YAML"):
         prereg.lock(tmp_path / "p.yaml")
     with pytest.raises(UsageError, match="cannot be read"):
         prereg.lock(tmp_path / "none.yaml")
@@ -367,8 +367,8 @@ def test_plan_that_is_not_yaml_or_not_there_is_one_error(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("title: again", "title is there twice"),
-        ("matrix: {a: 1, a: 2}", "a is there twice"),
+        ("title: again", "'title' is given twice"),
+        ("matrix: {a: 1, a: 2}", "'a' is given twice"),
         ("matrix: {seeds: &seeds [1], again: *seeds}", "an alias"),
         ("matrix: {seed: 010}", "would be read as 8"),
         ("matrix: {time: 1:30:00}", "would be read as 5400"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -168,9 +169,9 @@ def test_values_outside_ranges_or_against_constraints_are_refused() -> None:
         ("value: 13", "value: 14", "parameters of solve are not those"),
         ("from: 5", "from: 15", "own values are refused"),
         ("coprime", "friendly", "no such constraint"),
-        ("statement: |-", "statement: [", "cannot read a problem template"),
-        ("answer: 503", "answer: 2026-99-99", "cannot read a problem template"),
-        ("answer: 503", "answer: " + "[" * 20_000, "cannot read a problem template"),
+        ("statement: |-", "statement: [", "the problem template is not valid YAML"),
+        ("answer: 503", "answer: 2026-99-99", "the problem template is not valid YAML"),
+        ("answer: 503", "answer: " + "[" * 20_000, "the problem template is nested too deeply"),
     ],
 )
 def test_a_template_that_is_not_well_formed_is_refused(
@@ -187,6 +188,12 @@ def test_a_template_that_is_not_well_formed_is_refused(
             )
     with pytest.raises(SuiteError, match=message):
         templates.read_all(tmp_path)
+
+
+def test_a_template_without_one_of_its_programs_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "nt-two-weights"
+    shutil.copytree(next(ROOT.rglob("nt-two-weights")), folder)
+    assert templates.read(folder).id == "nt-two-weights"
     (folder / "third.py").unlink()
     with pytest.raises(SuiteError, match="cannot read a problem template"):
         templates.read(folder)

@@ -228,7 +228,7 @@ def test_new_generation_that_does_not_prove_is_thrown_away(
 
     def wrong(context: Any, tokens: Any) -> Any:
         right = take(context, tokens)
-        return replace(right, sha256=("0" * 64, *right.sha256[1:]))
+        return structs.replace(right, sha256=("0" * 64, *right.sha256[1:]))
 
     monkeypatch.setattr(certificate, "take", wrong)
     report = Rebuilder(library, str(model)).run()

@@ -238,7 +238,9 @@ def test_headers_counts_and_an_empty_library(live: SimpleNamespace) -> None:
 def test_a_client_that_leaves_ends_its_computation(live: SimpleNamespace) -> None:
     import socket
 
-    body = json.dumps({"prompt": text(100, 10), "max_tokens": 1900}).encode()
+    endless = {str(token): -100 for token in live.engine.model.end_of_generation}
+    fields = {"prompt": text(100, 10), "max_tokens": 1900, "logit_bias": endless}
+    body = json.dumps(fields).encode()
     with socket.create_connection(address(live.front)) as connection:
         connection.sendall(post(body))
         while not live.front.app.metrics.computing:
