@@ -26,6 +26,7 @@ from synthesise import SHAPES, write
 
 from taliesin.engine import llama
 from taliesin.engine.embedded import Engine
+from taliesin.engine.save import save_tokens
 from taliesin.host import console, machine
 from taliesin.models import resolve as models
 from taliesin.store.library import Library
@@ -63,7 +64,7 @@ def pack(folder: Path, names: list[str]) -> int:
                     .integers(10, engine.model.n_vocab, n_tokens)
                     .tolist()
                 )
-                engine.save_tokens(library, tokens, f"{n_tokens}", align="whole")
+                save_tokens(engine, library, tokens, f"{n_tokens}", align="whole")
         code, _ = taliesin(
             "export",
             "--all",

@@ -30,6 +30,7 @@ from synthesise import SHAPES, write
 
 from taliesin.engine import llama
 from taliesin.engine.embedded import Engine
+from taliesin.engine.save import save_tokens
 from taliesin.errors import EXIT_NO
 from taliesin.host import console, machine
 from taliesin.models import resolve as models
@@ -71,8 +72,8 @@ def measure(
                 tokens = np.random.default_rng([SEED, n_tokens]).integers(
                     10, engine.model.n_vocab, n_tokens
                 )
-                block_id = engine.save_tokens(
-                    library, tokens.tolist(), f"{n_tokens}", align="whole"
+                block_id = save_tokens(
+                    engine, library, tokens.tolist(), f"{n_tokens}", align="whole"
                 ).info.id
             with library.open(block_id) as block:
                 report = verify(block, path, trials=1, one_shot=False).as_dict()

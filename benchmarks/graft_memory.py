@@ -24,6 +24,7 @@ import numpy as np
 
 from taliesin.engine import llama
 from taliesin.engine.embedded import Engine, settings_of
+from taliesin.engine.save import save_tokens
 from taliesin.host import console, machine
 from taliesin.models import resolve as models
 from taliesin.store.library import Library
@@ -64,7 +65,7 @@ def measure(name: str, n_tokens: int, rounds: int) -> dict[str, Any]:
         path = Path(folder) / "library"
         with Library(path) as library, Engine(str(model), settings=llama.Settings()) as engine:
             tokens = np.random.default_rng(0).integers(10, engine.model.n_vocab, n_tokens).tolist()
-            info = engine.save_tokens(library, tokens, "block", align="whole").info
+            info = save_tokens(engine, library, tokens, "block", align="whole").info
             model_sha256 = engine.model_sha256
         samples = [
             {kind: peak_bytes(kind, model, path) for kind in ("baseline", "graft")}

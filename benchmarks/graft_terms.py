@@ -24,6 +24,7 @@ import numpy as np
 
 from taliesin.engine import graft, llama
 from taliesin.engine.embedded import Engine
+from taliesin.engine.save import save_tokens
 from taliesin.engine.staging import Staging, fresh
 from taliesin.host import machine, pagelock
 from taliesin.measure import bench
@@ -137,8 +138,8 @@ def main() -> None:
                 ids = np.random.default_rng(n_tokens).integers(
                     10, engine.model.n_vocab - 10, n_tokens
                 )
-                saved = engine.save_tokens(
-                    library, ids.tolist(), f"{kind}-{n_tokens}", align="whole"
+                saved = save_tokens(
+                    engine, library, ids.tolist(), f"{kind}-{n_tokens}", align="whole"
                 )
                 with library.open(saved.info.id) as block:
                     document["rows"].append(terms(engine, block))

@@ -46,10 +46,12 @@ import numpy as np
 
 from taliesin.engine import certificate, llama
 from taliesin.engine.embedded import Engine
+from taliesin.engine.save import save_tokens
 from taliesin.errors import ToolkitError
 from taliesin.host import console, machine
 from taliesin.models import resolve as models
 from taliesin.server import process as server
+from taliesin.server.client import N_PROBS, Client
 from taliesin.store.library import Library
 
 STEPS = 16
@@ -178,8 +180,8 @@ def _decoder(
 def taliesin_store(case: Case) -> dict[str, Any]:
     with Engine(case.path, settings=llama.Settings(n_ctx=N_CTX, n_threads=N_THREADS)) as engine:
         with Library(Path(case.scratch) / "library") as library:
-            saved = engine.save_tokens(
-                library, case.tokens, "block", align="whole", replace_existing=True
+            saved = save_tokens(
+                engine, library, case.tokens, "block", align="whole", replace_existing=True
             )
         with engine.new_context(engine.settings, N_CTX) as context:
             started = time.perf_counter()
@@ -349,7 +351,7 @@ def process(command: Sequence[str], url: str, log: Path, path: str | None = None
 
 
 @contextlib.contextmanager
-def llama_server(case: Case, swa_full: bool, slots: Path) -> Iterator[server.Client]:
+def llama_server(case: Case, swa_full: bool, slots: Path) -> Iterator[Client]:
     """llama-server with one slot, without a key: stillwarm has no way to send one."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -376,7 +378,7 @@ def llama_server(case: Case, swa_full: bool, slots: Path) -> Iterator[server.Cli
         ),
     ]
     with process(command, url, slots / "llama-server.log"):
-        client = server.Client(url)
+        client = Client(url)
         yield client
         client.close()
 
@@ -385,9 +387,9 @@ def _digest(probabilities: Any) -> str:
     return hashlib.sha256(repr(probabilities).encode()).hexdigest()
 
 
-def _ask(client: server.Client, tokens: Sequence[int], started: float | None = None) -> Answer:
+def _ask(client: Client, tokens: Sequence[int], started: float | None = None) -> Answer:
     started = time.perf_counter() if started is None else started
-    got = client.complete(tokens, STEPS, 0, n_probs=server.N_PROBS, ignore_eos=True)
+    got = client.complete(tokens, STEPS, 0, n_probs=N_PROBS, ignore_eos=True)
     seconds = time.perf_counter() - started - got.predict_seconds
     return Answer(got.tokens, [_digest(step) for step in got.logprobs], seconds, got.cache_n)
 
@@ -463,13 +465,13 @@ def stillwarm_peer(venv: Path, swa_full: bool) -> Peer:
     restores it.
     """
 
-    def ask(case: Case, client: server.Client, slots: Path, **job: Any) -> dict[str, Any]:
+    def ask(case: Case, client: Client, slots: Path, **job: Any) -> dict[str, Any]:
         sampler = {
             "temperature": 0,
             "top_k": 1,
             "seed": 42,
             "ignore_eos": True,
-            "n_probs": server.N_PROBS,
+            "n_probs": N_PROBS,
         }
         fixed = {
             "url": client.url,
@@ -531,7 +533,7 @@ def _chat(url: str, messages: list[dict[str, str]], n_predict: int) -> tuple[Ans
         "max_tokens": n_predict,
         "temperature": 0,
         "logprobs": True,
-        "top_logprobs": server.N_PROBS,
+        "top_logprobs": N_PROBS,
         "ignore_eos": True,
         "cache_prompt": True,
     }

@@ -24,6 +24,7 @@ import numpy as np
 
 from taliesin.engine import graft, llama
 from taliesin.engine.embedded import Engine, settings_of
+from taliesin.engine.save import save_tokens
 from taliesin.host import console, machine
 from taliesin.models import resolve as models
 from taliesin.store.library import Library
@@ -49,7 +50,7 @@ def measure(name: str, n_tokens: int, rounds: int) -> dict[str, Any]:
         Engine(str(models.resolve(name)), settings=llama.Settings()) as engine,
     ):
         tokens = np.random.default_rng(0).integers(10, engine.model.n_vocab, n_tokens).tolist()
-        block_id = engine.save_tokens(library, tokens, "block", align="whole").info.id
+        block_id = save_tokens(engine, library, tokens, "block", align="whole").info.id
         samples = []
         with library.open(block_id) as block:
             context = engine.context(

@@ -25,6 +25,7 @@ import numpy as np
 
 from taliesin.engine import llama
 from taliesin.engine.embedded import Engine
+from taliesin.engine.save import save_tokens
 from taliesin.host import console, machine
 from taliesin.models import resolve as models
 from taliesin.store.header import BlockHeader
@@ -55,7 +56,7 @@ def measure(name: str, n_tokens: int, rounds: int, folder: Path) -> dict[str, An
     with Library(folder / "library") as library:
         with Engine(str(models.resolve(name)), settings=llama.Settings()) as engine:
             tokens = np.random.default_rng(0).integers(10, engine.model.n_vocab, n_tokens).tolist()
-            info = engine.save_tokens(library, tokens, "first", align="whole").info
+            info = save_tokens(engine, library, tokens, "first", align="whole").info
             model_sha256 = engine.model_sha256
         with library.open(info.id) as block:
             header, payload, data = (

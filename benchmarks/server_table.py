@@ -22,17 +22,20 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from taliesin.engine import llama
 from taliesin.errors import ServerError
 from taliesin.host import filehash, machine
 from taliesin.models import resolve as models
 from taliesin.server import process as server
-from taliesin.server.process import N_PROBS, Client, Completion, Options
+from taliesin.server.client import N_PROBS, Client, Completion
+from taliesin.server.options import COMMIT, Options
 from taliesin.server.slots import Slots
 from taliesin.state import placement, slotfile
 
@@ -357,7 +360,7 @@ def main() -> None:
             "model_sha256": filehash.file_sha256(path),
             "window": vocab.window,
             "server_sha256": filehash.file_sha256(binary),
-            "commit": server.COMMIT,
+            "commit": COMMIT,
             "n_threads": given.threads,
             "n_ubatch": given.ubatch,
             "n_query": N_QUERY,

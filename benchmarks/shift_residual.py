@@ -19,6 +19,7 @@ import numpy as np
 
 from taliesin.engine import llama
 from taliesin.engine.embedded import Engine
+from taliesin.engine.save import save_tokens
 from taliesin.host import machine
 from taliesin.prove.shift import shift
 from taliesin.store.library import Library
@@ -58,7 +59,7 @@ def main() -> None:
         else:
             rng = np.random.default_rng([SEED, options.tokens])
             tokens = rng.integers(10, engine.model.n_vocab, options.tokens).tolist()
-        block_id = engine.save_tokens(library, tokens, "block", align="whole").info.id
+        block_id = save_tokens(engine, library, tokens, "block", align="whole").info.id
         with library.open(block_id) as block:
             found = shift(engine, block, tuple(options.by), options.queries)
             recipe = dict(block.header.recipe)

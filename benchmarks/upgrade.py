@@ -24,6 +24,7 @@ from typing import Any
 
 from taliesin.engine import llama
 from taliesin.engine.embedded import Engine
+from taliesin.engine.save import save
 from taliesin.errors import EXIT_NO
 from taliesin.host import console, machine
 from taliesin.measure import corpus
@@ -89,7 +90,7 @@ def main() -> None:
             Library(library) as store,
         ):
             for i, n_sentences in enumerate(options.sentences):
-                engine.save(store, corpus.passage(0, i, n_sentences), f"text {i}")
+                save(engine, store, corpus.passage(0, i, n_sentences), f"text {i}")
         also = ["--model", model] if catalogue.find(options.model) is None else []
         runs = [
             rebuild(library, *also),

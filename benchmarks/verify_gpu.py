@@ -25,6 +25,7 @@ import numpy as np
 
 from taliesin.engine import llama
 from taliesin.engine.embedded import Engine
+from taliesin.engine.save import save_tokens
 from taliesin.errors import EXIT_NO
 from taliesin.host import console, machine
 from taliesin.prove.verify import QUERY_LENGTHS, STEPS, Run, Sabotage, verify
@@ -71,7 +72,7 @@ def main() -> None:
                 tokens = np.random.default_rng([SEED, n_tokens]).integers(
                     10, engine.model.n_vocab, n_tokens
                 )
-                saved = engine.save_tokens(library, tokens.tolist(), f"{n_tokens}", align="whole")
+                saved = save_tokens(engine, library, tokens.tolist(), f"{n_tokens}", align="whole")
                 blocks[n_tokens] = saved.info.id
         for n_tokens, block_id in blocks.items():
 

@@ -71,6 +71,15 @@ def test_a_circle_would_be_seen() -> None:
 
 
 def test_the_public_names_are_these() -> None:
-    names = ["BlockFile", "Engine", "Grafted", "Library", "Sampling", "Settings", "__version__"]
+    names = [
+        "BlockFile",
+        "Engine",
+        "Grafted",
+        "Library",
+        "Sampling",
+        "Settings",
+        "__version__",
+        "save",
+    ]
     assert sorted(taliesin.__all__) == names
     assert all(getattr(taliesin, name) is not None for name in names)

@@ -28,7 +28,8 @@ from galahad.measure import energy
 from taliesin.errors import ContextFull, UsageError
 
 if TYPE_CHECKING:
-    from taliesin.engine.embedded import Engine, Grafted
+    from taliesin.engine.backend import Grafted
+    from taliesin.engine.embedded import Engine, InContext
     from taliesin.engine.llama import Context, Settings
     from taliesin.engine.prompt import Frame
     from taliesin.store.blockfile import BlockFile
@@ -75,7 +76,7 @@ class Embedded:
     _counter: energy.Counter | None = field(init=False)
     _on_token: Callable[[], None] = field(init=False, default_factory=lambda: no_token)
     _library: Library | None = field(init=False, default=None)
-    _grafted: dict[str, Grafted] = field(init=False, default_factory=dict)
+    _grafted: dict[str, Grafted[InContext]] = field(init=False, default_factory=dict)
     _ids: dict[str, list[int]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -121,6 +122,7 @@ class Embedded:
 
     def prepare(self, prefixes: Mapping[str, str]) -> dict[str, SavedPrefix]:
         from taliesin.engine import prompt
+        from taliesin.engine.save import save as save_text
         from taliesin.store.library import Library
 
         if self.prefixes is None:
@@ -136,8 +138,13 @@ class Embedded:
         for name, text in prefixes.items():
             # Saved anew at each start: prefilling some hundred tokens costs less than the question
             # whether an older block fits.
-            [saved] = self._engine.save(
-                self._library, text, _shared(name), align="whole", replace_existing=True
+            [saved] = save_text(
+                self._engine,
+                self._library,
+                text,
+                _shared(name),
+                align="whole",
+                replace_existing=True,
             )
             saved_prefixes[name] = SavedPrefix(
                 n_tokens=len(saved.header.tokens),
@@ -150,16 +157,18 @@ class Embedded:
             self._grafted[name] = self._graft_shared(name, saved_prefixes[name].n_tokens)
         return saved_prefixes
 
-    def _graft_shared(self, name: str, n_tokens: int) -> Grafted:
+    def _graft_shared(self, name: str, n_tokens: int) -> Grafted[InContext]:
         assert self._library is not None
         room = (self.n_ctx or N_CTX) - n_tokens
         with self._library.open(_shared(name)) as block:
             return self._engine.graft(block, library=self._library, n_extra=room)
 
     def save(self, library: Library, name: str, text: str, title: str) -> SavedBlock:
+        from taliesin.engine.save import save as save_text
+
         # Whole: the question follows the block's last token, whatever its length.
-        [saved] = self._engine.save(
-            library, text, name, align="whole", title=title, replace_existing=True
+        [saved] = save_text(
+            self._engine, library, text, name, align="whole", title=title, replace_existing=True
         )
         return SavedBlock(
             name=name,
@@ -212,7 +221,7 @@ class Embedded:
         seconds = grafted.restored.read_seconds + grafted.restored.place_seconds
         ids = [*grafted.header.tail.tolist(), *query]
         return _Start(
-            grafted.context, len(grafted.header.tokens), [ids], seconds, "embedded, grafted"
+            grafted.place.context, len(grafted.header.tokens), [ids], seconds, "embedded, grafted"
         )
 
     def _behind_shared(self, name: str, query: Sequence[int], max_tokens: int) -> _Start:
@@ -226,12 +235,12 @@ class Embedded:
             return _Start(context, 0, [ids, query], 0.0, "embedded, prefilled")
         grafted = self._grafted[name]
         n_tokens = len(grafted.header.tokens)
-        if grafted.context.closed:  # another request needed a context of another size
+        if grafted.place.context.closed:  # another request needed a context of another size
             grafted = self._grafted[name] = self._graft_shared(name, n_tokens)
         started = time.perf_counter()
         grafted.put_back()
         seconds = time.perf_counter() - started
-        return _Start(grafted.context, n_tokens, [query], seconds, "embedded, grafted")
+        return _Start(grafted.place.context, n_tokens, [query], seconds, "embedded, grafted")
 
     def _empty(self, n_tokens: int) -> Context:
         """A context that holds nothing, for a prompt and an answer of `n_tokens` in all."""

@@ -64,7 +64,7 @@ class BankRebuildReport:
 
     entries: list[EntryOutcome]
     n_waiting: int
-    blocks: blocks.Report
+    blocks: blocks.RebuildReport
     seconds: float
 
     def count(self, status: Status) -> int:
@@ -224,7 +224,7 @@ class Rebuilder:
 
     def _blocks(
         self, max_seconds: float | None, on_block: Callable[[blocks.Outcome], None]
-    ) -> blocks.Report:
+    ) -> blocks.RebuildReport:
         started = time.monotonic()
         present: list[str] = []
         absent: dict[str, list[tuple[Entry, str, str]]] = {}
@@ -248,7 +248,9 @@ class Rebuilder:
         proved = blocks.Rebuilder(self.bank.library, self.model, move=False).run(
             present, rest, lambda outcome: done(self._follow(outcome))
         )
-        return blocks.Report(outcomes, n_waiting + proved.n_waiting, time.monotonic() - started)
+        return blocks.RebuildReport(
+            outcomes, n_waiting + proved.n_waiting, time.monotonic() - started
+        )
 
     def _sound_entries(self) -> Iterator[Entry]:
         for id_ in self.bank.ids():

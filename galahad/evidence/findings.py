@@ -149,6 +149,7 @@ def _exactness(document: Document) -> Iterator[Finding]:
 
 
 def _verify(document: Document) -> Iterator[Finding]:
+    """Version 1 of the embedded engine has no field `engine`; all else is as in version 2."""
     yield from _vectors(_model(document["recipe"]), [document])
 
 
@@ -167,6 +168,9 @@ def _vectors(model: str, reports: list[Document]) -> Iterator[Finding]:
         else f"{min(sizes)} to {max(sizes)}",
         "trials": max(report["trials"] for report in reports),
     }
+    served = any(report.get("engine") == "server" for report in reports)
+    if served:  # HTTP gives no logits: see the report's `level`
+        cells["device"] = f"{cells['device']}, llama-server"
     broken = {report["sabotage"] for report in reports if report.get("sabotage")}
     for promise, key in (
         ("block, then query", "equal_block_then_query"),
@@ -183,11 +187,11 @@ def _vectors(model: str, reports: list[Document]) -> Iterator[Finding]:
                 {
                     **cells,
                     "equal to": promise,
-                    "vectors equal": f"{equal} of {n}",
+                    "vectors equal": f"{equal} of {n}" + (" (log-probabilities)" * served),
                     "broken on purpose": ", ".join(broken) or "-",
                 },
             )
-    found = [report["statistics"] for report in reports if report["statistics"]["n"]]
+    found = [r["statistics"] for r in reports if r["statistics"] and r["statistics"]["n"]]
     n = sum(s["n"] for s in found)
     if n and not broken:
         p = [s["mann_whitney_p"] for s in found if s["mann_whitney_p"] is not None]
@@ -561,6 +565,7 @@ READERS: dict[str, Callable[[Document], Iterator[Finding]]] = {
     "taliesin.bench.router-calibration/1": _router,
     "taliesin.shift/1": _shift,
     "taliesin.verify/1": _verify,
+    "taliesin.verify/2": _verify,
     "galahad.arm/1": _arm,
     "galahad.bank.add/1": _bank,
     "galahad.bank.lint/1": _lint,

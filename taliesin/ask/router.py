@@ -39,7 +39,8 @@ from taliesin.errors import ToolkitError, UsageError
 from taliesin.host.places import cache_dir, data_dir
 
 if TYPE_CHECKING:
-    from taliesin.engine.embedded import Grafted
+    from taliesin.engine.backend import Grafted
+    from taliesin.engine.embedded import InContext
     from taliesin.engine.tiers import Tiers
     from taliesin.store.library import Library
 
@@ -376,18 +377,18 @@ def choose(route: Route, tiers: Tiers, *, top: int = 3) -> Route:
     )
 
 
-def log_likelihood(grafted: Grafted, question: str) -> float:
+def log_likelihood(grafted: Grafted[InContext], question: str) -> float:
     """Mean natural-log probability of the question's tokens after the block, without the first (0
     for a question of one).
     """
-    ids = grafted.engine.model.tokenize(question, special=False)
+    ids = grafted.model.tokenize(question, special=False)
     lead = [*grafted.header.tail.tolist(), *ids[:1]]
     logits, position = grafted.prefill(lead), len(grafted.header.tokens) + len(lead)
     total = 0.0
     for offset, token in enumerate(ids[1:]):
         total += float(logits[token] - np.logaddexp.reduce(logits.astype(np.float64)))
         if offset + 2 < len(ids):
-            following = grafted.context.decode([token], position + offset)
+            following = grafted.place.context.decode([token], position + offset)
             assert following is not None
             logits = following
     return total / max(1, len(ids) - 1)

@@ -325,21 +325,21 @@ def _of_server(
                         stack, recipe, model_for(recipe, model), room, reach
                     )
                 started = time.perf_counter()
-                put_back = engine.graft_block(
+                put_back = engine.graft(
                     block, library=store, policy=policy.value, inexact=reach.url is not None
                 )
             grafted = time.perf_counter()
-            answer = put_back.complete(
+            answer = put_back.place.complete(
                 put_back.query(found.query), n_predict, sampling=Sampling(grammar=grammar)
             )
             fields.update(
                 answer=answer.text,
                 block={
                     "name": found.block.name,
-                    "id": put_back.block_id,
+                    "id": put_back.place.block_id,
                     "title": found.block.title,
                 },
-                tier="slot" if put_back.resident else "disk",
+                tier="slot" if put_back.place.resident else "disk",
                 label=put_back.label,
                 graft_seconds=grafted - started,
                 seconds=time.perf_counter() - grafted,

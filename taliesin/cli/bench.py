@@ -33,8 +33,8 @@ from taliesin.errors import EXIT_NO, StoreFull, UsageError
 from taliesin.host import console, durable
 
 if TYPE_CHECKING:
-    from taliesin.measure.bench import Report
-    from taliesin.measure.needle import Report as NeedleReport
+    from taliesin.measure.bench import BenchReport
+    from taliesin.measure.needle import NeedleReport
 
 commands = typer.Typer()
 
@@ -123,7 +123,7 @@ def bench(
         raise typer.Exit(EXIT_NO)
 
 
-def _show(report: Report, out: Path | None, as_json: bool) -> None:
+def _show(report: BenchReport, out: Path | None, as_json: bool) -> None:
     from taliesin.measure import bench as measure
 
     if as_json:

@@ -5,10 +5,9 @@ it.
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -39,7 +38,7 @@ from taliesin.errors import UsageError
 from taliesin.host import console
 
 if TYPE_CHECKING:
-    from taliesin.engine.embedded import Align, Grafted
+    from taliesin.engine.backend import Align, Backend
 
 commands = typer.Typer()
 
@@ -104,6 +103,7 @@ def save(
         raise UsageError("--aligned and --whole contradict each other")
     content = read_text(text)
     from taliesin.engine.embedded import Engine
+    from taliesin.engine.save import save
     from taliesin.models import resolve as models
     from taliesin.store.library import Library
 
@@ -118,13 +118,14 @@ def save(
         store = stack.enter_context(Library(library))
         if engine_name is EngineName.SERVER:
             options = servers.options_of(settings, gpu_layers=gpu_layers)
-            engine: Engine = servers.open_engine(stack, model, options, reach)
+            backend: Backend = servers.open_engine(stack, model, options, reach)
         else:
-            engine = stack.enter_context(
+            backend = stack.enter_context(
                 Engine(model or models.DEFAULT, settings=settings, gpu_layers=gpu_layers)
             )
         advance = stack.enter_context(console.progress("prefill", 1, "texts"))
-        saved = engine.save(
+        saved = save(
+            backend,
             store,
             content,
             name,
@@ -216,6 +217,7 @@ def graft_block(
     question = read_text("-") if prompt == "-" else prompt
     from taliesin.engine.embedded import Engine
     from taliesin.engine.llama import Sampling
+    from taliesin.engine.report import report
     from taliesin.store.library import Library
 
     overrides = {k: v for k, v in (("n_threads", threads), ("n_ubatch", ubatch)) if v is not None}
@@ -256,49 +258,26 @@ def graft_block(
                 certify=certify,
                 n_extra=n_query + n_predict,
             )
-            started = time.perf_counter()
             pieces = []
-            n_generated = 0
             for step in put_back.generate(question, n_predict, sampling):
                 pieces.append(step.text)
-                n_generated += step.token >= 0
                 if not as_json:
                     sys.stdout.write(step.text)
                     sys.stdout.flush()
-            seconds = time.perf_counter() - started
     if as_json:
-        console.emit_json(
-            "taliesin.graft/1", _graft_fields(put_back, "".join(pieces), n_generated, seconds)
-        )
+        outcome = report(put_back, "".join(pieces))
+        console.emit_json(outcome.SCHEMA, outcome.as_dict())
         return
     if pieces:
         console.out()
-    done = put_back.restored
+    done, asked = put_back.restored, put_back.place.asked
     proof = (
         f", certificate in {put_back.certify_seconds * 1e3:.0f} ms" if put_back.certified else ""
     )
     console.note(
         f"restored {done.n_tokens} tokens ({console.human_bytes(done.read_bytes)}): read "
-        f"{done.read_seconds * 1e3:.1f} ms, "
-        f"placed {done.place_seconds * 1e3:.1f} ms{proof}; prefilled {put_back.prompt_tokens} "
-        "tokens in "
-        f"{put_back.prefill_seconds * 1e3:.1f} ms; generated {n_generated} in "
-        f"{seconds - put_back.prefill_seconds:.2f} s"
+        f"{done.read_seconds * 1e3:.1f} ms, placed {done.place_seconds * 1e3:.1f} ms{proof}; "
+        f"prefilled {asked.n_prefilled} tokens in {asked.prefill_seconds * 1e3:.1f} ms; generated "
+        f"{asked.n_generated} in {asked.generate_seconds:.2f} s"
     )
     (console.warn if put_back.differences else console.note)(put_back.label)
-
-
-def _graft_fields(put_back: Grafted, text: str, n_generated: int, seconds: float) -> dict[str, Any]:
-    return {
-        "text": text,
-        "n_generated": n_generated,
-        "generate_seconds": seconds - put_back.prefill_seconds,
-        "prefill_seconds": put_back.prefill_seconds,
-        "n_prefilled": put_back.prompt_tokens,
-        "restored": put_back.restored._asdict(),
-        "certified": put_back.certified,
-        "exact": not put_back.differences,
-        "label": put_back.label,
-        "differences": [d._asdict() for d in put_back.differences],
-        "equals": put_back.header.equals,
-    }

@@ -31,8 +31,9 @@ from taliesin.errors import EXIT_NO, UsageError
 from taliesin.host import console
 
 if TYPE_CHECKING:
+    from taliesin.prove.report import VerifyReport
     from taliesin.prove.shift import Shifted
-    from taliesin.prove.verify import Report, Run
+    from taliesin.prove.verify import Run
     from taliesin.store.library import Library
 
 commands = typer.Typer()
@@ -76,12 +77,13 @@ def _names(
         )
     if text is not None:
         from taliesin.engine.embedded import Engine
+        from taliesin.engine.save import save
         from taliesin.models import resolve as models
 
         content = read_text(text)
         settings = default_settings(threads, ubatch)
         with Engine(model or models.DEFAULT, settings=settings, gpu_layers=gpu_layers) as engine:
-            return [saved.info.id for saved in engine.save(store, content, "text")]
+            return [saved.info.id for saved in save(engine, store, content, "text")]
     if everything:
         return [info.id for info in store.list() if info.problem is None]
     assert name is not None
@@ -191,14 +193,14 @@ def verify(
                 )
             exact = exact and report.exact
             if as_json:
-                console.emit_json("taliesin.verify/1", {"name": each, **report.as_dict()})
+                console.emit_json(report.SCHEMA, report.named(each).as_dict())
             else:
                 _print_report(each, report)
     if not exact:
         raise typer.Exit(EXIT_NO)
 
 
-def _print_report(name: str, report: Report) -> None:
+def _print_report(name: str, report: VerifyReport) -> None:
     broken = f", broken on purpose ({report.sabotage})" if report.sabotage else ""
     console.out(f"{name}: {report.n_tokens} tokens, {report.trials} trials{broken}")
     console.out(
@@ -222,16 +224,16 @@ def _print_report(name: str, report: Report) -> None:
             ],
         )
     )
-    s = report.statistics
+    figures = report.statistics
+    assert figures is not None  # the embedded engine gives logits
 
     def figure(value: float | None) -> str:
         return "undefined" if value is None else f"{value:.4g}"
 
     console.out(
-        f"{s.n} samples: KL median {s.kl_median:.3g}, p99 {s.kl_p99:.3g}, max {s.kl_max:.3g}; "
-        "argmax agreement "
-        f"{s.argmax_agreement:.0%}; Mann-Whitney U p {figure(s.mann_whitney_p)}, Cliff's delta "
-        f"{figure(s.cliffs_delta)}"
+        f"{figures.n} samples: KL median {figures.kl_median:.3g}, p99 {figures.kl_p99:.3g}, max "
+        f"{figures.kl_max:.3g}; argmax agreement {figures.argmax_agreement:.0%}; Mann-Whitney U p "
+        f"{figure(figures.mann_whitney_p)}, Cliff's delta {figure(figures.cliffs_delta)}"
     )
     console.out(
         f"first logits: fresh {report.fresh_seconds * 1e3:.0f} ms, graft "

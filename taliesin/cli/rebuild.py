@@ -11,7 +11,7 @@ from taliesin.errors import EXIT_NO, EXIT_PARTIAL
 from taliesin.host import console
 
 if TYPE_CHECKING:
-    from taliesin.prove.rebuild import Outcome, Report
+    from taliesin.prove.rebuild import Outcome, RebuildReport
 
 commands = typer.Typer()
 
@@ -106,7 +106,7 @@ def rebuild(
         raise typer.Exit(EXIT_PARTIAL)
 
 
-def summary(report: Report) -> str:
+def summary(report: RebuildReport) -> str:
     """One line: how many blocks, and what became of them."""
     words = (
         ("verified", "verified"),

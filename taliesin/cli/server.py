@@ -5,7 +5,6 @@ what it saves.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,14 +24,16 @@ from taliesin.cli.options import (
     model_for,
 )
 from taliesin.errors import EXIT_NO, UsageError
-from taliesin.host import console
+from taliesin.host import console, records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from taliesin.engine.llama import Sampling, Settings
-    from taliesin.server.backend import Row, ServerEngine
-    from taliesin.server.process import Options, Server
+    from taliesin.prove.report import VerifyRow
+    from taliesin.server.backend import ServerBackend
+    from taliesin.server.options import Options
+    from taliesin.server.process import Server
     from taliesin.store.blockfile import BlockFile
     from taliesin.store.library import Library, Policy
 
@@ -49,7 +50,7 @@ Ctx = Annotated[int, typer.Option("--ctx", help="Tokens of one slot.", min=256)]
 
 def options_of(settings: Settings, slots: int = 1, ctx: int = 4096, gpu_layers: int = 0) -> Options:
     """Exact options that compute as `settings` say."""
-    from taliesin.server.process import Options
+    from taliesin.server.options import Options
 
     return Options(
         n_slots=slots,
@@ -65,7 +66,7 @@ def options_of(settings: Settings, slots: int = 1, ctx: int = 4096, gpu_layers: 
 
 def open_engine(
     stack: ExitStack, model: str | None, options: Options, reach: Reach
-) -> ServerEngine:
+) -> ServerBackend:
     """The server to use, as an engine that closes with `stack`: the named one, the one that was
     started, or one for this command.
 
@@ -74,7 +75,7 @@ def open_engine(
     """
     from taliesin.models import resolve as models
     from taliesin.server import process as servers
-    from taliesin.server.backend import ServerEngine
+    from taliesin.server.backend import ServerBackend
 
     if reach.url is not None:
         if reach.slot_folder is None:
@@ -82,7 +83,7 @@ def open_engine(
                 "--server-url needs --slot-save-path: files reach a server through that folder"
             )
         attached = servers.attach(reach.url, reach.slot_folder, reach.key)
-        return stack.enter_context(ServerEngine(model or models.DEFAULT, server=attached))
+        return stack.enter_context(ServerBackend(model or models.DEFAULT, server=attached))
     held = servers.running()
     if held is None:
         path = models.resolve(model or models.DEFAULT)
@@ -94,16 +95,16 @@ def open_engine(
             got=held.model,
             hint="taliesin server stop",
         )
-    return stack.enter_context(ServerEngine(str(held.model), server=held))
+    return stack.enter_context(ServerBackend(str(held.model), server=held))
 
 
 def open_engine_for(
     stack: ExitStack, recipe: Mapping[str, Any], model: str, n_tokens: int, reach: Reach
-) -> ServerEngine:
+) -> ServerBackend:
     """As `open_engine`; a server that is started for this command computes as a block's recipe
     says, with room for `n_tokens`.
     """
-    from taliesin.server.backend import options_for
+    from taliesin.server.recipe import options_for
 
     return open_engine(stack, model, options_for(recipe, -(-(n_tokens + 1) // 1024) * 1024), reach)
 
@@ -123,6 +124,8 @@ def graft(
     as_json: bool,
 ) -> None:
     """What `taliesin graft --engine server` does and prints."""
+    from taliesin.engine.report import report
+
     header = block.header
     with ExitStack() as stack:
         # A token is at least a byte of the question, or nearly so.
@@ -135,46 +138,25 @@ def graft(
             + 64
         )
         engine = open_engine_for(stack, header.recipe, model, room, reach)
-        put_back = engine.graft_block(
+        put_back = engine.graft(
             block, library=store, policy=policy, inexact=inexact, certify=certify
         )
-        query = put_back.query(question)
-        answer = put_back.complete(query, n_predict, sampling=sampling)
+        text = "".join(step.text for step in put_back.generate(question, n_predict, sampling))
         url = engine.server.url
-    exact = not (put_back.differences or put_back.inexact)
     if as_json:
-        fields = {
-            "engine": "server",
-            "url": url,
-            "text": answer.text,
-            "n_generated": len(answer.tokens),
-            "generate_seconds": answer.predict_seconds,
-            "prefill_seconds": answer.prompt_seconds,
-            "n_prefilled": answer.prompt_n,
-            "n_reused": answer.cache_n,
-            "resident": put_back.resident,
-            "read_seconds": put_back.read_seconds,
-            "restore_seconds": put_back.restore_seconds,
-            "certified": put_back.certified,
-            "exact": exact,
-            "label": put_back.label,
-            "equals": header.equals,
-            "differences": [d._asdict() for d in put_back.differences],
-            "inexact": put_back.inexact,
-        }
-        console.emit_json("taliesin.graft/1", fields)
+        outcome = report(put_back, text, url=url)
+        console.emit_json(outcome.SCHEMA, outcome.as_dict())
         return
-    console.out(answer.text)
+    console.out(text)
+    restored, asked = put_back.restored, put_back.place.asked
     console.note(
-        f"llama-server reused {answer.cache_n} tokens "
-        f"({console.human_bytes(put_back.read_bytes)}): read "
-        f"{put_back.read_seconds * 1e3:.1f} ms, restored {put_back.restore_seconds * 1e3:.1f} "
-        "ms; evaluated "
-        f"{answer.prompt_n} in {answer.prompt_seconds * 1e3:.1f} ms; generated "
-        f"{len(answer.tokens)} in "
-        f"{answer.predict_seconds:.2f} s"
+        f"llama-server reused {asked.n_reused} tokens "
+        f"({console.human_bytes(restored.read_bytes)}): read "
+        f"{restored.read_seconds * 1e3:.1f} ms, restored {restored.place_seconds * 1e3:.1f} ms; "
+        f"evaluated {asked.n_prefilled} in {asked.prefill_seconds * 1e3:.1f} ms; generated "
+        f"{asked.n_generated} in {asked.generate_seconds:.2f} s"
     )
-    (console.note if exact else console.warn)(put_back.label)
+    (console.note if put_back.exact else console.warn)(put_back.label)
 
 
 def verify(
@@ -188,28 +170,25 @@ def verify(
     as_json: bool,
 ) -> bool:
     """What `taliesin verify --engine server` does and prints; whether every block is exact."""
-    from taliesin.server.backend import VERIFY_LENGTHS
+    from taliesin.server.verify import QUERY_LENGTHS
+    from taliesin.server.verify import verify as run_verify
 
     exact = True
     for each in names:
         with store.open(each) as block, ExitStack() as stack:
-            advance = stack.enter_context(
-                console.progress("verify", len(VERIFY_LENGTHS), "queries")
-            )
+            advance = stack.enter_context(console.progress("verify", len(QUERY_LENGTHS), "queries"))
 
-            def on_row(_row: Row, advance: Callable[[float], None] = advance) -> None:
+            def on_row(_row: VerifyRow, advance: Callable[[float], None] = advance) -> None:
                 advance(1)
 
-            room = len(block.header.tokens) + max(VERIFY_LENGTHS) + steps
+            room = len(block.header.tokens) + max(QUERY_LENGTHS) + steps
             engine = open_engine_for(
                 stack, block.header.recipe, model_for(block.header.recipe, model), room, reach
             )
-            report = engine.verify_block(block, steps=steps, inexact=inexact, on_row=on_row)
+            report = run_verify(engine, block, n_steps=steps, inexact=inexact, on_row=on_row)
         exact = exact and report.exact
         if as_json:
-            console.emit_json(
-                "taliesin.verify/1", {"name": each, "engine": "server", **report.as_dict()}
-            )
+            console.emit_json(report.SCHEMA, report.named(each).as_dict())
             continue
         console.out(f"{each}: {report.n_tokens} tokens, on llama-server, {steps} steps a query")
         console.out(
@@ -226,12 +205,12 @@ def verify(
                 [
                     (
                         r.query_tokens,
-                        r.reused,
-                        r.evaluated,
-                        r.tokens_live,
-                        r.logprobs_live,
+                        r.n_reused,
+                        r.n_evaluated,
+                        r.tokens_block_then_query,
+                        r.equal_block_then_query,
                         r.tokens_one_shot,
-                        r.logprobs_one_shot,
+                        r.equal_one_shot,
                     )
                     for r in report.rows
                 ],
@@ -261,7 +240,7 @@ def _fields(held: Server) -> dict[str, Any]:
         "pid": held.pid,
         "model": str(held.model),
         "binary": str(held.binary),
-        "options": asdict(options) if options else None,
+        "options": records.plain(options) if options else None,
         "arguments": options.arguments() if options else [],
         "exact": options is not None and not options.inexact(),
         "inexact": options.inexact() if options else [],
@@ -310,6 +289,8 @@ def start(
 
     Exit codes: 0 it runs, 2 another one runs, 30 no llama-server, 31 model, 35 it does not start.
     """
+    from msgspec.structs import replace
+
     from taliesin.models import resolve as models
     from taliesin.server import process as servers
 

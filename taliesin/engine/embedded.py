@@ -1,41 +1,44 @@
-"""`Engine`: one loaded model that saves texts as blocks, grafts blocks, and generates after them.
+"""`Engine`: the Backend with the weights in this process: one loaded model that computes blocks,
+grafts them, and generates after them.
 
-The Python API behind the command line. An Engine keeps one context and empties it between uses
-(measured equal to a new one); a graft is therefore valid until the Engine is used for something
-else.
+An Engine keeps one context and empties it between uses (measured equal to a new one); a graft is
+therefore valid until the Engine is used for something else.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from taliesin.engine import certificate, graft, llama, prompt
-from taliesin.engine import recipe as fingerprint
+from taliesin.engine import certificate, graft, llama
+from taliesin.engine import recipe as recipes
+from taliesin.engine.backend import (
+    LOGITS,
+    Align,
+    Asked,
+    Computed,
+    EngineKind,
+    Grafted,
+    Step,
+    cut_at,
+    equality,
+)
 from taliesin.engine.llama import Sampling, Settings
-from taliesin.engine.recipe import Difference, Recipe
+from taliesin.engine.recipe import Recipe
 from taliesin.engine.staging import Staging
-from taliesin.errors import DecodeError, RecipeMismatch, UsageError
-from taliesin.host import clock
+from taliesin.errors import DecodeError, RecipeMismatch
 from taliesin.host.machine import usable_cores
 from taliesin.models import resolve as models
 from taliesin.state import placement, seqstate
 from taliesin.store.blockfile import BlockFile
-from taliesin.store.header import BlockHeader, Certificate, Equals, Part, Source
-from taliesin.store.library import BlockInfo, Library, Policy
-
-Align = Literal["auto", "aligned", "whole"]
-
-LONG = 4
-"""A text of at least this many `n_ubatch` is cut at a multiple of it unless told otherwise."""
+from taliesin.store.header import BlockHeader
+from taliesin.store.library import Library, Policy
 
 SETTINGS = (
     "n_ubatch",
@@ -51,68 +54,24 @@ SETTINGS = (
 """The fields of a recipe that say how its context was made."""
 
 _CONTEXT_STEP = 1024  # contexts are made in steps of this size, so that near lengths share one
-_RESERVE = 1024  # tokens of the model's context kept free beside a block by default
-
-
-class Saved(NamedTuple):
-    """One block that `Engine.save` stored. Seconds are wall time; `save_seconds` is writing to
-    disk.
-    """
-
-    info: BlockInfo
-    header: BlockHeader
-    prefill_seconds: float
-    state_seconds: float
-    save_seconds: float
-
-
-class Prefilled(NamedTuple):
-    """A block that was computed and not stored yet: what its header says, and `state`, its payload.
-
-    tokens: (n_tokens,) int32; tail: (n_tail,) int32; seconds are wall time; extra: more keys of the
-    meta object.
-    """
-
-    tokens: npt.NDArray[np.int32]
-    tail: npt.NDArray[np.int32]
-    equals: Equals
-    recipe: Recipe
-    certificate: Certificate | None
-    state: memoryview
-    prefill_seconds: float
-    state_seconds: float
-    extra: Mapping[str, Any] = MappingProxyType({})
-
-
-class Step(NamedTuple):
-    """One generated token, and the text it completes (empty inside a character)."""
-
-    token: int
-    text: str
 
 
 @dataclass
-class Grafted:
-    """A block in a context: the Engine's own, or one that was given for it.
+class InContext:
+    """A block in a context: the Engine's own, or one that was given for it. See `backend.Place`.
 
-    Asked several times, it first makes the context hold exactly the block again, whatever was done
-    in it meanwhile.
-
-    `differences` is empty for an exact graft; with `inexact=True` it lists what differs and `label`
-    says so. `certified` tells whether the block's certificate was re-run here and held.
+    `source` gives the block's state, ready to be applied.
     """
 
     engine: Engine
     header: BlockHeader
-    restored: graft.Restored
-    differences: list[Difference]
-    evidence: list[Difference]
-    certified: bool
-    certify_seconds: float
-    source: Callable[[], graft.Prepared]
     context: llama.Context
-    prefill_seconds: float = 0.0
-    prompt_tokens: int = 0
+    source: Callable[[], graft.Prepared]
+    restored: graft.Restored
+    asked: Asked = field(default_factory=Asked)
+    resident: bool = False
+    kind: EngineKind = "embedded"
+    level: str = LOGITS
 
     def __post_init__(self) -> None:
         self._mark()
@@ -148,60 +107,8 @@ class Grafted:
         self._mark()
         return in_place
 
-    @property
-    def label(self) -> str:
-        """What the result may be called."""
-        if self.differences:
-            return "inexact: " + "; ".join(map(str, self.differences))
-        if self.header.recipe.get("engine") == "llama-server":
-            return (
-                "exact: same recipe, computed by llama-server of the same build; "
-                "no certificate of logits"
-            )
-        if self.evidence:
-            return "exact: same recipe, certificate re-checked here"
-        return "exact: same recipe" + (", certificate re-checked" if self.certified else "")
-
-    def query(self, question: str) -> list[int]:
-        """Ids that follow the block for a question: the block's tail, the question, and the chat
-        template's end.
-        """
-        return [
-            *self.header.tail.tolist(),
-            *self.engine.model.tokenize(question, special=False),
-            *self.header.after_query,
-        ]
-
-    def remainder(self, prompt: Sequence[int]) -> list[int]:
-        """Ids of a whole prompt that follow the block, for `prefill`.
-
-        Raises:
-            UsageError: the prompt does not begin with the block's ids, or is no longer than they
-                are. A block that was routed wrongly is stopped here: what it holds was never in
-                that prompt.
-        """
-        tokens = self.header.tokens
-        n = len(tokens)
-        if len(prompt) <= n or not np.array_equal(np.asarray(prompt[:n], np.int64), tokens):
-            common = next(
-                (i for i, (a, b) in enumerate(zip(prompt, tokens, strict=False)) if a != b),
-                min(len(prompt), n),
-            )
-            raise UsageError(
-                "the block is no prefix of this prompt",
-                expected=f"a prompt that begins with the block's {n} tokens and goes on",
-                got=f"{len(prompt)} tokens, the first {common} equal",
-                where=self.header.title,
-            )
-        return list(prompt[n:])
-
     def prefill(self, query: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Logits after the block and `query` (ids), shape (n_vocab,) float32. Puts the block back
-        first (`put_back`).
-
-        Raises:
-            DecodeError: `query` is empty: at least one token must be computed after a graft.
-        """
+        """See `Grafted.prefill`."""
         if not query:
             raise DecodeError(
                 "the prompt adds no token after the block", expected="at least one", got="none"
@@ -210,25 +117,34 @@ class Grafted:
         started = time.perf_counter()
         logits = self.context.decode(query, len(self.header.tokens))
         assert logits is not None
-        self.prefill_seconds = time.perf_counter() - started
-        self.prompt_tokens = len(query)
+        seconds = time.perf_counter() - started
+        self.asked = Asked(len(self.header.tokens), len(query), seconds)
         return logits
 
     def generate(
-        self, question: str, n_predict: int = 128, sampling: Sampling | None = None
+        self, query: Sequence[int], n_predict: int, sampling: Sampling | None
     ) -> Iterator[Step]:
-        """Tokens that answer `question`, until a stop token, `n_predict` or the context's end."""
-        query = self.query(question)
+        """Tokens after the block and `query`, until a stop token, `n_predict` or the context's
+        end.
+        """
         self.prefill(query)
-        position = len(self.header.tokens) + len(query)
-        yield from self.engine.continue_from(
-            self.context, position, n_predict, sampling, frozenset(self.header.stop)
-        )
+        started = time.perf_counter()
+        position, n_generated = len(self.header.tokens) + len(query), 0
+        try:
+            for step in self.engine.continue_from(
+                self.context, position, n_predict, sampling, frozenset(self.header.stop)
+            ):
+                n_generated += step.token >= 0
+                yield step
+        finally:
+            self.asked = self.asked._replace(
+                n_generated=n_generated, generate_seconds=time.perf_counter() - started
+            )
 
 
 @dataclass
 class Engine:
-    """A model ready to save and graft.
+    """A model ready to compute blocks and graft them.
 
     Args:
         model: a catalogue name or the path of a GGUF file.
@@ -243,6 +159,7 @@ class Engine:
     model_name: str = models.DEFAULT
     settings: Settings = field(default_factory=Settings)
     gpu_layers: int = 0
+    kind: EngineKind = field(init=False, default="embedded")
     staging: Staging | None = field(init=False, default=None)
     _context: llama.Context | None = field(init=False, default=None)
 
@@ -253,114 +170,13 @@ class Engine:
         self.model_sha256 = models.model_sha256(path)
         self.model = llama.Model(path, self.gpu_layers)
 
-    # -- saving ------------------------------------------------------------------------------------
-
-    def save(
-        self,
-        library: Library,
-        text: str,
-        name: str,
-        *,
-        align: Align = "auto",
-        block_tokens: int | None = None,
-        raw: bool = False,
-        title: str | None = None,
-        replace_existing: bool = False,
-        on_block: Callable[[int, int], None] = lambda _done, _count: None,
-    ) -> list[Saved]:
-        """Store `text` as one block under `name`, or as `name#1`, `name#2`, ... where it does not
-        fit in one.
-
-        `align` "auto" cuts texts of at least `LONG` x n_ubatch tokens at the last multiple of
-        n_ubatch, so that the graft equals the one-shot prompt; the ids behind the cut are kept as
-        `tail` and prefilled with the query. Other texts are stored whole.
-
-        Raises:
-            UsageError: empty text, a name that is taken, or a block size out of range.
-        """
-        if not text.strip():
-            raise UsageError("nothing to save", expected="a text", got="an empty one")
-        shape = prompt.frame(self.model, raw=raw)
-        longest = max(self.model.n_ctx_train - _RESERVE, 512) if self.model.n_ctx_train else 1 << 20
-        limit = longest if block_tokens is None else block_tokens
-        smallest = len(shape.before) + len(shape.between) + 16
-        if not smallest <= limit <= self.model.n_ctx_train:
-            raise UsageError(
-                "the block size is out of range",
-                expected=f"{smallest}..{self.model.n_ctx_train} tokens",
-                got=limit,
-            )
-        if align == "aligned" or (align == "auto" and limit >= LONG * self.settings.n_ubatch):
-            limit = max(limit - limit % self.settings.n_ubatch, smallest)
-        parts = prompt.document_parts(self.model, shape, text, limit)
-        data = text.encode("utf-8", "surrogatepass")
-        source = Source(hashlib.sha256(data).hexdigest(), len(data))
-        titles = title or next(
-            (line.strip()[:80] for line in text.splitlines() if line.strip()), name
-        )
-        saved = []
-        for index, ids in enumerate(parts):
-            is_only = len(parts) == 1
-            body = ids[len(shape.before) : len(ids) - len(shape.between)]
-            part_text = text if is_only else self.model.text(body)
-            saved.append(
-                self.save_tokens(
-                    library,
-                    ids,
-                    name if is_only else f"{name}#{index + 1}",
-                    align=align,
-                    shape=shape,
-                    title=titles,
-                    text=part_text,
-                    part=Part(index, len(parts)),
-                    source=source,
-                    replace_existing=replace_existing,
-                )
-            )
-            on_block(index + 1, len(parts))
-        return saved
-
-    def save_tokens(
-        self,
-        library: Library,
-        tokens: Sequence[int],
-        name: str,
-        *,
-        align: Align = "auto",
-        shape: prompt.Frame | None = None,
-        title: str = "",
-        text: str = "",
-        part: Part = Part(0, 1),
-        source: Source | None = None,
-        replace_existing: bool = False,
-    ) -> Saved:
-        """Prefill `tokens` from position 0 and store them as one block."""
-        block = self.compute(tokens, align=align)
-        header = BlockHeader(
-            title=title or name,
-            created=clock.now(),
-            recipe=block.recipe,
-            equals=block.equals,
-            tokens=block.tokens,
-            tail=block.tail,
-            text=text.encode("utf-8", "replace").decode("utf-8"),
-            certificate=block.certificate,
-            after_query=shape.after if shape else (),
-            stop=shape.stop if shape else tuple(sorted(self.model.end_of_generation)),
-            part=part,
-            source=source,
-            extra=MappingProxyType({"frame": shape.kind if shape else "tokens", **block.extra}),
-        )
-        writing = time.perf_counter()
-        info = library.put(name, header, block.state, replace=replace_existing)
-        done = time.perf_counter()
-        return Saved(info, header, block.prefill_seconds, block.state_seconds, done - writing)
+    # -- blocks ------------------------------------------------------------------------------------
 
     def compute(
         self, tokens: Sequence[int], *, align: Align = "auto", settings: Settings | None = None
-    ) -> Prefilled:
+    ) -> Computed:
         """Prefill `tokens` from position 0 under `settings` (the Engine's own if not given); cut as
-        in `save`.
+        in `save.save`.
 
         Raises:
             UsageError: "aligned", and there are fewer tokens than n_ubatch.
@@ -381,7 +197,7 @@ class Engine:
         )
         # never store what could not be put back
         placement.check(parsed, cut, self.model.window, context.ring)
-        return Prefilled(
+        return Computed(
             tokens=ids[:cut],
             tail=ids[cut:],
             equals=equality(cut, settings.n_ubatch),
@@ -391,8 +207,6 @@ class Engine:
             prefill_seconds=prefilled - started,
             state_seconds=stated - prefilled,
         )
-
-    # -- grafting ----------------------------------------------------------------------------------
 
     def prepare(self, context: llama.Context, block: BlockFile, *, verify: bool) -> graft.Prepared:
         """`graft.prepare`; for a GPU into page-locked memory that is used again, and with every
@@ -416,7 +230,7 @@ class Engine:
         n_extra: int = 1024,
         context: llama.Context | None = None,
         prepared: graft.Prepared | None = None,
-    ) -> Grafted:
+    ) -> Grafted[InContext]:
         """Put a block into this Engine's context under its own recipe.
 
         Args:
@@ -439,11 +253,11 @@ class Engine:
         header = block.header
         recipe = header.recipe
         if recipe.get("engine") == "llama-server":
-            recipe = fingerprint.of_embedded_twin(recipe)
+            recipe = recipes.of_embedded_twin(recipe)
         settings = settings_of(recipe, block.path, overrides or {})
         # The model first: another one would need another context.
         if recipe.get("model_sha256") != self.model_sha256:
-            fingerprint.require(
+            recipes.require(
                 {"model_sha256": recipe.get("model_sha256")},
                 {"model_sha256": self.model_sha256},
                 where=block.path,
@@ -453,8 +267,8 @@ class Engine:
                 settings, len(header.tokens) + max(n_extra, certificate.POSITIONS)
             )
         here = self.recipe(context)
-        differences = fingerprint.require(recipe, here, where=block.path, inexact=inexact)
-        evidence = fingerprint.evidence_differences(recipe, here)
+        differences = recipes.require(recipe, here, where=block.path, inexact=inexact)
+        evidence = recipes.evidence_differences(recipe, here)
         given = prepared is not None
         if prepared is None:
             verify = library is None or library.needs_verification(block, policy)
@@ -478,15 +292,14 @@ class Engine:
         )
         applied = prepared
         return Grafted(
-            self,
-            header,
-            restored,
-            differences,
-            evidence,
-            certified,
-            certify_seconds,
-            lambda: applied,
-            context,
+            model=self.model,
+            header=header,
+            place=InContext(self, header, context, lambda: applied, restored),
+            differences=differences,
+            evidence=evidence,
+            inexact=[],
+            certified=certified,
+            certify_seconds=certify_seconds,
         )
 
     # -- computing ---------------------------------------------------------------------------------
@@ -514,7 +327,7 @@ class Engine:
         return llama.Context(self.model, replace(settings, n_ctx=n_ctx))
 
     def recipe(self, context: llama.Context) -> Recipe:
-        return fingerprint.of_context(context, self.model_sha256)
+        return recipes.of_context(context, self.model_sha256)
 
     def continue_from(
         self,
@@ -558,29 +371,6 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def cut_at(n_tokens: int, align: Align, n_ubatch: int) -> int:
-    """How many of a text's first `n_tokens` ids make its block; see `Engine.save`.
-
-    Raises:
-        UsageError: "aligned", and there are fewer than `n_ubatch`.
-    """
-    whole = align == "whole" or (align == "auto" and n_tokens < LONG * n_ubatch)
-    cut = n_tokens if whole else n_tokens - n_tokens % n_ubatch
-    if not cut:
-        raise UsageError(
-            "the text is too short to be aligned",
-            expected=f"at least {n_ubatch} tokens",
-            got=n_tokens,
-            hint="--whole, or a smaller --ubatch",
-        )
-    return cut
-
-
-def equality(n_tokens: int, n_ubatch: int) -> Equals:
-    """What a graft of a block of `n_tokens` equals."""
-    return "block-then-query" if n_tokens % n_ubatch else "one-shot"
 
 
 def settings_of(recipe: Any, where: Path, overrides: dict[str, Any]) -> Settings:

@@ -420,6 +420,23 @@ class Interrupt:
         self._text[0] = b"\0"
 
 
+def _context_params(lib: Any, settings: Settings) -> Any:
+    """llama.cpp's own parameters for `settings`."""
+    params = lib.llama_context_default_params()
+    params.n_ctx = settings.n_ctx
+    params.n_batch = params.n_ubatch = settings.n_ubatch
+    params.n_seq_max = settings.n_seq_max
+    params.n_threads = params.n_threads_batch = settings.n_threads
+    # never AUTO: what is recorded is what runs
+    params.flash_attn_type = int(settings.flash_attn)
+    params.type_k, params.type_v = KV_TYPES[settings.type_k], KV_TYPES[settings.type_v]
+    params.swa_full = settings.swa_full
+    params.kv_unified = True
+    params.offload_kqv, params.op_offload = settings.offload_kqv, settings.op_offload
+    params.no_perf = True
+    return params
+
+
 @dataclass
 class Context:
     """One sequence's KV cache and the computation over it.
@@ -452,18 +469,7 @@ class Context:
             256,
         )
         self.settings = settings = replace(settings, n_ctx=-(-n_ctx // 256) * 256)
-        params = lib.llama_context_default_params()
-        params.n_ctx = settings.n_ctx
-        params.n_batch = params.n_ubatch = settings.n_ubatch
-        params.n_seq_max = settings.n_seq_max
-        params.n_threads = params.n_threads_batch = settings.n_threads
-        # never AUTO: what is recorded is what runs
-        params.flash_attn_type = int(settings.flash_attn)
-        params.type_k, params.type_v = KV_TYPES[settings.type_k], KV_TYPES[settings.type_v]
-        params.swa_full = settings.swa_full
-        params.kv_unified = True
-        params.offload_kqv, params.op_offload = settings.offload_kqv, settings.op_offload
-        params.no_perf = True
+        params = _context_params(lib, settings)
         _log_lines.clear()
         self._pointer = lib.llama_init_from_model(model._pointer, params)
         if not self._pointer:

@@ -25,7 +25,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Self
 
 from taliesin.engine import llama
-from taliesin.engine.embedded import Engine, Grafted, settings_of
+from taliesin.engine.backend import Grafted
+from taliesin.engine.embedded import Engine, InContext, settings_of
 from taliesin.engine.graft import Prepared
 from taliesin.store.blockfile import BlockFile
 from taliesin.store.library import Library, Policy
@@ -37,7 +38,7 @@ TIERS: tuple[Tier, ...] = ("resident", "memory", "disk")
 class Hit(NamedTuple):
     """A block ready to be asked, where it came from, and the wall time that took."""
 
-    grafted: Grafted
+    grafted: Grafted[InContext]
     block_id: str
     tier: Tier
     seconds: float
@@ -77,7 +78,7 @@ class Tiers:
     hits: Counter[Tier] = field(init=False, default_factory=Counter)
     evicted: Counter[Tier] = field(init=False, default_factory=Counter)
     # least recently used first
-    _resident: OrderedDict[str, Grafted] = field(init=False, default_factory=OrderedDict)
+    _resident: OrderedDict[str, Grafted[InContext]] = field(init=False, default_factory=OrderedDict)
     _memory: OrderedDict[str, _Held] = field(init=False, default_factory=OrderedDict)
 
     def graft(self, name_or_id: str) -> Hit:
@@ -111,13 +112,13 @@ class Tiers:
     def used_bytes(self, tier: Literal["resident", "memory"]) -> int:
         """What a tier takes now, as its budget counts."""
         if tier == "resident":
-            return sum(grafted.context.buffer_bytes for grafted in self._resident.values())
+            return sum(grafted.place.context.buffer_bytes for grafted in self._resident.values())
         return sum(held.n_bytes for held in self._memory.values())
 
     def close(self) -> None:
         """Let go of every context and state; the engine stays open."""
         while self._resident:
-            self._resident.popitem()[1].context.close()
+            self._resident.popitem()[1].place.context.close()
         self._memory.clear()
 
     def __enter__(self) -> Self:
@@ -166,7 +167,7 @@ class Tiers:
 
     # -- contexts ----------------------------------------------------------------------------------
 
-    def _place(self, block_id: str) -> Grafted:
+    def _place(self, block_id: str) -> Grafted[InContext]:
         """Graft a block that is not resident; afterwards it is, if the budget has room."""
         held = self._held(block_id)
         with nullcontext(held.block) if held is not None else self.library.open(block_id) as block:
@@ -184,8 +185,8 @@ class Tiers:
                 if context is not None:
                     context.close()
                 raise
-        self._keep(block_id, block, grafted.prepared)
-        grafted.source = self._source(block_id, grafted.context)
+        self._keep(block_id, block, grafted.place.prepared)
+        grafted.place.source = self._source(block_id, grafted.place.context)
         if context is not None:
             self._resident[block_id] = grafted
         return grafted
@@ -215,7 +216,7 @@ class Tiers:
         """
         if not self._resident:
             return None
-        context = next(iter(self._resident.values())).context
+        context = next(iter(self._resident.values())).place.context
         full = self.used_bytes("resident") + context.buffer_bytes > self.resident_bytes
         same = (
             replace(context.settings, n_ctx=settings.n_ctx) == settings
@@ -227,4 +228,4 @@ class Tiers:
         """Take the least recently used block's context away from it."""
         _, grafted = self._resident.popitem(last=False)
         self.evicted["resident"] += 1
-        return grafted.context
+        return grafted.place.context

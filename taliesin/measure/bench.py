@@ -29,7 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from taliesin.engine import certificate, llama, staging
-from taliesin.engine.embedded import Engine, Grafted
+from taliesin.engine.backend import Grafted
+from taliesin.engine.embedded import Engine, InContext
+from taliesin.engine.save import save_tokens
 from taliesin.engine.tiers import Tiers
 from taliesin.errors import UsageError
 from taliesin.host import console, machine, pagecache, pagelock
@@ -70,7 +72,7 @@ class Sample(NamedTuple):
 
 
 @dataclass
-class Row:
+class BenchRow:
     """One mode at one length; `mode` is "fresh" or one of `MODES`."""
 
     n_tokens: int
@@ -102,10 +104,10 @@ class Row:
 
 
 @dataclass
-class Report:
+class BenchReport:
     """Everything measured: rows in order of length, "fresh" first."""
 
-    rows: list[Row]
+    rows: list[BenchRow]
     query_tokens: int
     check_steps: int
     machine: dict[str, Any]
@@ -115,14 +117,14 @@ class Report:
     def lengths(self) -> list[int]:
         return sorted({row.n_tokens for row in self.rows})
 
-    def row(self, n_tokens: int, mode: str) -> Row:
+    def row(self, n_tokens: int, mode: str) -> BenchRow:
         return next(row for row in self.rows if row.n_tokens == n_tokens and row.mode == mode)
 
-    def speedup(self, row: Row) -> float | None:
+    def speedup(self, row: BenchRow) -> float | None:
         """Fresh median over this mode's; None for a row that is not exact."""
         return self.row(row.n_tokens, "fresh").median / row.median if row.exact else None
 
-    def floor(self, row: Row) -> float | None:
+    def floor(self, row: BenchRow) -> float | None:
         """Seconds that a graft to a GPU cannot go below: its bytes at the limit, and the token as
         the resident tier decodes it.
         """
@@ -130,7 +132,7 @@ class Report:
             return None
         return statistics.median(row.limit_seconds) + self.row(row.n_tokens, "resident").median
 
-    def ratios(self, row: Row) -> list[float]:
+    def ratios(self, row: BenchRow) -> list[float]:
         """Fresh seconds over this mode's, repeat by repeat; empty for a row that is not exact."""
         fresh = self.row(row.n_tokens, "fresh")
         if not row.exact:
@@ -229,7 +231,7 @@ class Bench:
         self,
         lengths: Sequence[int],
         on_done: Callable[[int, str, float], None] = lambda _n, _mode, _seconds: None,
-    ) -> Report:
+    ) -> BenchReport:
         """Measure at each length. `on_done` is told length, mode and seconds of each timed run.
 
         Raises:
@@ -250,7 +252,7 @@ class Bench:
             if self.folder is None
             else nullcontext(str(self.folder))
         )
-        rows: list[Row] = []
+        rows: list[BenchRow] = []
         with holder as folder, Library(Path(folder) / "library") as library:
             for n_tokens in sorted(set(lengths)):
                 rows += self._length(library, n_tokens, on_done)
@@ -263,7 +265,7 @@ class Bench:
             "model": self.engine.model.path.name,
             "seed": self.seed,
         }
-        return Report(rows, self.query_tokens, self.check_steps, facts, recipe)
+        return BenchReport(rows, self.query_tokens, self.check_steps, facts, recipe)
 
     def _ids(self, n: int, stream: int) -> npt.NDArray[np.int32]:
         """Seeded ids spread over the vocabulary, control tokens left out; shape (n,) int32."""
@@ -274,13 +276,18 @@ class Bench:
 
     def _length(
         self, library: Library, n_tokens: int, on_done: Callable[[int, str, float], None]
-    ) -> list[Row]:
+    ) -> list[BenchRow]:
         engine = self.engine
         tokens, query = self._ids(n_tokens, 0), self._ids(self.query_tokens, 1).tolist()
-        saved = engine.save_tokens(
-            library, tokens.tolist(), f"bench-{n_tokens}", align="whole", replace_existing=True
+        saved = save_tokens(
+            engine,
+            library,
+            tokens.tolist(),
+            f"bench-{n_tokens}",
+            align="whole",
+            replace_existing=True,
         )
-        rows = {mode: Row(n_tokens, mode) for mode in ("fresh", *self.modes)}
+        rows = {mode: BenchRow(n_tokens, mode) for mode in ("fresh", *self.modes)}
         room = self.query_tokens + self.check_steps + 1
         path = library.block_path(saved.info.id)
         near = {
@@ -305,7 +312,13 @@ class Bench:
                         on_done(n_tokens, "fresh", seconds)
                     for mode in self.modes:
                         sample, grafted = self._graft(
-                            library, saved.info.id, path, mode, near, query, reference
+                            library,
+                            saved.info.id,
+                            path,
+                            mode,
+                            near=near,
+                            query=query,
+                            reference=reference,
                         )
                         if repeat < 0:
                             continue
@@ -327,10 +340,11 @@ class Bench:
         block_id: str,
         path: Path,
         mode: Mode,
+        *,
         near: dict[str, Tiers],
         query: list[int],
         reference: list[str],
-    ) -> tuple[Sample, Grafted]:
+    ) -> tuple[Sample, Grafted[InContext]]:
         if "cold" in mode:
             pagecache.drop(path)
         elif "warm" in mode:
@@ -349,14 +363,14 @@ class Bench:
                 grafted = self.engine.graft(block, library=library, policy=policy, n_extra=room)
         logits = grafted.prefill(query)
         seconds = time.perf_counter() - started
-        digests = self._follow(grafted.context, logits, len(grafted.header.tokens))
+        digests = self._follow(grafted.place.context, logits, len(grafted.header.tokens))
         equal = sum(a == b for a, b in zip(digests, reference, strict=True))
         placed = 0.0 if mode == "resident" else grafted.restored.place_seconds
         return Sample(
             seconds, grafted.restored.read_seconds, placed, len(digests), equal, cached
         ), grafted
 
-    def _measure_copies(self, rows: Sequence[Row]) -> None:
+    def _measure_copies(self, rows: Sequence[BenchRow]) -> None:
         """What plain copies of a graft's bytes take, beside each repeat and once for all its
         modes.
         """
@@ -455,8 +469,8 @@ def advise(engine: Engine, n_tokens: int, *, most_tokens: int = 1024, repeats: i
         Library(Path(folder) / "library") as library,
     ):
         started = time.perf_counter()
-        saved = engine.save_tokens(
-            library, bench._ids(measured, 0).tolist(), "advise", align="whole"
+        saved = save_tokens(
+            engine, library, bench._ids(measured, 0).tolist(), "advise", align="whole"
         )
         extra = (time.perf_counter() - started - saved.prefill_seconds) * scale
         block_bytes = int(saved.info.file_bytes * scale)
@@ -490,7 +504,7 @@ HEADERS = (
 )
 
 
-def table_rows(report: Report) -> list[tuple[str, ...]]:
+def table_rows(report: BenchReport) -> list[tuple[str, ...]]:
     """One row of text per length and mode, under `HEADERS`. GB/s is of handing the state to
     llama.cpp.
     """
@@ -519,7 +533,7 @@ def _rate(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
-def break_even_lines(report: Report) -> list[str]:
+def break_even_lines(report: BenchReport) -> list[str]:
     """One sentence per mode: from how many tokens on a graft is faster than a fresh prefill
     here.
     """
@@ -537,7 +551,7 @@ def break_even_lines(report: Report) -> list[str]:
     return lines
 
 
-def limit_lines(report: Report) -> list[str]:
+def limit_lines(report: BenchReport) -> list[str]:
     """On a GPU, one sentence per length: the limit of copying, measured in this run, and the floor
     that follows from it.
     """
@@ -557,7 +571,7 @@ def limit_lines(report: Report) -> list[str]:
     return lines
 
 
-def markdown(report: Report) -> str:
+def markdown(report: BenchReport) -> str:
     """The report as a Markdown page: what was measured where, the table, the break-even."""
     facts = report.machine
     load, after = facts["load_average"], facts["load_average_after"]
@@ -583,7 +597,7 @@ def markdown(report: Report) -> str:
     return "\n".join(lines)
 
 
-def plot(report: Report, path: Path) -> None:
+def plot(report: BenchReport, path: Path) -> None:
     """A PNG: seconds over tokens by mode, and how many times faster than fresh; both axes
     logarithmic.
 

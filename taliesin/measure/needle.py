@@ -26,8 +26,10 @@ import numpy as np
 
 from taliesin.ask.router import Router
 from taliesin.engine import prompt
-from taliesin.engine.embedded import Engine, Grafted
+from taliesin.engine.backend import Grafted
+from taliesin.engine.embedded import Engine, InContext
 from taliesin.engine.llama import Sampling
+from taliesin.engine.save import save_tokens
 from taliesin.engine.tiers import Tier, Tiers
 from taliesin.errors import StoreMissing, UsageError
 from taliesin.measure import corpus
@@ -94,7 +96,7 @@ class Slope:
 
 
 @dataclass(frozen=True)
-class Report:
+class NeedleReport:
     """A whole run. Memory in bytes: the process's peak, and the GPU's in use at the end (None
     without one).
     """
@@ -217,7 +219,8 @@ class Hunt:
             if not there:
                 head = len(self._shape.before)
                 text = self.engine.model.text(ids[head : len(ids) - len(self._shape.between)])
-                self.engine.save_tokens(
+                save_tokens(
+                    self.engine,
                     self.library,
                     ids,
                     name,
@@ -242,7 +245,7 @@ class Hunt:
         except StoreMissing:
             return False
 
-    def query(self, grafted: Grafted, needle: Needle) -> list[int]:
+    def query(self, grafted: Grafted[InContext], needle: Needle) -> list[int]:
         """Ids after the block: in a chat the question and the answer up to its number, else only
         that beginning of an answer.
         """
@@ -279,20 +282,22 @@ class Hunt:
                 answer_seconds,
             )
 
-    def _answer(self, grafted: Grafted, needle: Needle) -> str:
+    def _answer(self, grafted: Grafted[InContext], needle: Needle) -> str:
         query = self.query(grafted, needle)
         grafted.prefill(query)
         position, stop = len(grafted.header.tokens) + len(query), frozenset(grafted.header.stop)
         steps = self.engine.continue_from(
-            grafted.context, position, DIGITS, Sampling(grammar=GRAMMAR), stop
+            grafted.place.context, position, DIGITS, Sampling(grammar=GRAMMAR), stop
         )
         return "".join(step.text for step in steps)
 
-    def report(self, reads: list[Read], saved: int, reused: int, save_seconds: float) -> Report:
+    def report(
+        self, reads: list[Read], saved: int, reused: int, save_seconds: float
+    ) -> NeedleReport:
         """What `save` and `read` gave, with the slope and the memory in use now."""
         names = {self.name(block) for block in range(self.n_blocks)}
         lines = [line for line in self.library.list() if line.name in names]
-        return Report(
+        return NeedleReport(
             self.n_tokens,
             self.n_blocks,
             self.block_tokens,

@@ -10,7 +10,7 @@ then do the names move to it, each by one rename, and only then is the old gener
 that is killed leaves the old generation or the new one under every name, and the next run takes up
 whatever lies between.
 
-Deliberately does not know: how two recipes differ (`fingerprint`), and where a text came from:
+Deliberately does not know: how two recipes differ (`recipe`), and where a text came from:
 without its token ids there is nothing to rebuild.
 """
 
@@ -27,8 +27,9 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from taliesin.engine import certificate, prompt
-from taliesin.engine import recipe as fingerprint
-from taliesin.engine.embedded import SETTINGS, Engine, Grafted
+from taliesin.engine import recipe as recipes
+from taliesin.engine.backend import Grafted
+from taliesin.engine.embedded import SETTINGS, Engine, InContext
 from taliesin.engine.llama import Settings
 from taliesin.errors import (
     CertificateMismatch,
@@ -89,7 +90,7 @@ class Proof(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Report:
+class RebuildReport:
     """Outcomes in the order of the work. `n_waiting` blocks were not reached before the time was
     up.
     """
@@ -132,214 +133,19 @@ class _OtherEngine(_Left):
 
 
 @dataclass
-class Rebuilder:
-    """Re-proves and rebuilds blocks of one library, with one model loaded at a time.
-
-    Args:
-        model: a catalogue name or a GGUF file. Blocks of this model use it, and so do blocks whose
-            own model is nowhere here, if it gives their ids the same text. Blocks whose own model
-            is in the catalogue and here keep that.
-        move: whether blocks may go to another model than their own.
-        threads, ubatch, gpu_layers: what the blocks shall be computed with from now on; None keeps
-        what each says.
-        thorough: prove new generations also by `verify` in processes of its own, once.
-        dry_run: change nothing.
+class _Engines:
+    """The engine that a block shall have now; one model is loaded at a time. The fields are the
+    `Rebuilder`'s.
     """
 
-    library: Library
-    model: str | None = None
-    move: bool = True
-    threads: int | None = None
-    ubatch: int | None = None
-    gpu_layers: int | None = None
-    thorough: bool = False
-    dry_run: bool = False
+    model: str | None
+    move: bool
+    threads: int | None
+    ubatch: int | None
+    gpu_layers: int | None
     _engine: Engine | None = field(init=False, default=None)
 
-    def run(
-        self,
-        only: Collection[str] | None = None,
-        max_seconds: float | None = None,
-        on_block: Callable[[Outcome], None] = lambda _outcome: None,
-    ) -> Report:
-        """Go through all blocks that have a name, or those that the names or ids in `only` lead to.
-
-        No block is begun after `max_seconds`; another run goes on there.
-
-        Raises:
-            StoreLocked: another rebuild is at work on the library. StoreMissing: one of `only` is
-            not there.
-            StoreFull: no space for a new generation, or a read-only place; the old one is there.
-            ModelError: `model` is nothing.
-        """
-        if self.model is not None:
-            models.resolve(self.model)
-        started = time.monotonic()
-        outcomes: list[Outcome] = []
-        try:
-            with self._alone():
-                for line in self.library.list() if only is None else ():
-                    if line.name is not None and not line.id:
-                        outcomes.append(
-                            Outcome((line.name,), "", "", "failed", str(line.problem), 0, 0.0)
-                        )
-                        on_block(outcomes[-1])
-                successors = {} if self.dry_run else self._take_up()
-                queue = self._queue(only)
-                while queue:
-                    if max_seconds is not None and time.monotonic() - started >= max_seconds:
-                        break
-                    outcome = self._treat(queue.pop(0), successors)
-                    if outcome is not None:
-                        outcomes.append(outcome)
-                        on_block(outcome)
-        finally:
-            self.close()
-        return Report(outcomes, len(queue), time.monotonic() - started)
-
-    def prove(self, name: str) -> Proof:
-        """What the block is worth here as it is; its payload is hashed and its certificate re-run.
-        Changes nothing.
-
-        Raises:
-            StoreMissing, StoreDamaged, FormatError: as `Library.open`, and for a payload that is
-            not what was written.
-        """
-        with self.library.open(name) as block:
-            try:
-                engine, settings, moved = self._engine_for(block)
-            except (_Left, EngineUnavailable, ModelError) as error:
-                why = str(error) if isinstance(error, _Left) else getattr(error, "message", "")
-                return Proof(name, "unchecked", f"not checked here: {why}")
-            if moved:
-                return Proof(name, "unchecked", "not checked here: its model is not here")
-            recipe, n_tokens = block.header.recipe, len(block.header.tokens)
-            differing = fingerprint.identity_differences(
-                recipe, engine.recipe(engine.context(settings, n_tokens))
-            )
-            if differing:
-                fits = not any(d.field in fingerprint.UNBRIDGEABLE for d in differing)
-                what = "functional, not exact here" if fits else "not usable here"
-                return Proof(
-                    name,
-                    "inexact" if fits else "unusable",
-                    f"{what}: {'; '.join(map(str, differing))}",
-                )
-            if block.header.certificate is None:
-                return Proof(
-                    name, "unchecked", "same recipe, but the block has no certificate to re-check"
-                )
-            try:
-                certify(engine, block)
-            except CertificateMismatch as error:
-                statement = (
-                    "functional, not exact here: same recipe, but the certificate does "
-                    f"not hold ({error.got})"
-                )
-                return Proof(name, "inexact", statement)
-        self._record(self.library.info(name).id)
-        return Proof(name, "exact", "exact here: same recipe, certificate re-checked")
-
-    def close(self) -> None:
-        """Free the model."""
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
-
-    # -- which, and in what order ------------------------------------------------------------------
-
-    def _alone(self) -> AbstractContextManager[None]:
-        return locks.held(
-            self.library.path / REBUILD_LOCK,
-            busy="another rebuild is at work on this library",
-            hint="wait until it is done",
-        )
-
-    def _queue(self, only: Collection[str] | None) -> list[str]:
-        """Ids of named blocks, the one whose proof is oldest first; a block was proved when it was
-        made.
-        """
-        certified = self.library.index.certified()
-        proved: dict[str, float] = {}
-        for line in self.library.list():
-            if line.name is not None and line.id:
-                made = 0.0 if line.problem else _unix(line.created)
-                proved[line.id] = max(certified.get(line.id, 0.0), made)
-        if only is not None:
-            proved = {
-                block_id: proved.get(block_id, 0.0)
-                for block_id in (self.library.info(n).id for n in only)
-            }
-        return sorted(proved, key=lambda block_id: (proved[block_id], block_id))
-
-    def _take_up(self) -> dict[str, list[str]]:
-        """What a killed run left between two steps: old generations that no name leads to any more
-        are removed, and new ones that no name, or not every name, leads to yet come back as old id
-        -> new ids."""
-        with self.library.locked():
-            self.library.remove_leftovers()
-        lines = self.library.list()
-        named = {line.id for line in lines if line.name is not None}
-        successors: dict[str, list[str]] = {}
-        for block_id in sorted({line.id for line in lines if line.id and not line.problem}):
-            try:
-                with self.library.open(block_id) as block:
-                    old = block.header.extra.get(REPLACES)
-            except ToolkitError:
-                continue
-            if isinstance(old, str):
-                successors.setdefault(old, []).append(block_id)
-        unnamed = {line.id for line in lines if line.name is None}
-        for old, news in successors.items():
-            if old in unnamed and not named.isdisjoint(news):
-                self.library.remove(old)
-        return successors
-
-    # -- one block ---------------------------------------------------------------------------------
-
-    def _treat(self, block_id: str, successors: dict[str, list[str]]) -> Outcome | None:
-        """None if no name leads to the block any more."""
-        started = time.monotonic()
-        names = tuple(
-            line.name
-            for line in self.library.list()
-            if line.id == block_id and line.name is not None
-        )
-        if not names:
-            return None
-        n_tokens, new_id, reason = 0, block_id, ""
-        status: Status
-        try:
-            with self.library.open(block_id) as block:
-                n_tokens = len(block.header.tokens)
-                engine, settings, moved = self._engine_for(block)
-                if not moved and not (reason := self._why_not(engine, block, settings)):
-                    status = "verified"
-                    self._record(block_id)
-                elif self.dry_run:
-                    status, reason = "stale", reason or moved
-                else:
-                    reason = reason or moved
-                    adopted = self._adopt(engine, block_id, settings, successors.get(block_id, []))
-                    new_id = adopted or self._renew(engine, block, block_id, settings, bool(moved))
-                    status = "rebuilt"
-                    self._record(new_id)
-        except _Left as left:
-            status, reason = left.status, str(left)
-        except (StoreFull, StoreLocked, EngineUnavailable):
-            raise
-        except ToolkitError as error:
-            what = error.message + (f" ({error.got})" if error.got is not None else "")
-            status, reason = "failed", f"{reason}; {what}" if reason else what
-        return Outcome(
-            names, block_id, new_id, status, reason, n_tokens, time.monotonic() - started
-        )
-
-    def _record(self, block_id: str) -> None:
-        if not self.dry_run:
-            self.library.index.set_certified(block_id, time.time())
-
-    def _engine_for(self, block: BlockFile) -> tuple[Engine, Settings, str]:
+    def of(self, block: BlockFile) -> tuple[Engine, Settings, str]:
         """The engine and the settings that the block shall have now, and why its model is another
         one if it is.
 
@@ -390,9 +196,183 @@ class Rebuilder:
         given = models.resolve(self.model)
         return given, f"another model: stored {sha256[:12]}, now {models.model_sha256(given)[:12]}"
 
+    def close(self) -> None:
+        """Free the model."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+
+@dataclass
+class Rebuilder:
+    """Re-proves and rebuilds blocks of one library, with one model loaded at a time.
+
+    Args:
+        model: a catalogue name or a GGUF file. Blocks of this model use it, and so do blocks whose
+            own model is nowhere here, if it gives their ids the same text. Blocks whose own model
+            is in the catalogue and here keep that.
+        move: whether blocks may go to another model than their own.
+        threads, ubatch, gpu_layers: what the blocks shall be computed with from now on; None keeps
+        what each says.
+        thorough: prove new generations also by `verify` in processes of its own, once.
+        dry_run: change nothing.
+    """
+
+    library: Library
+    model: str | None = None
+    move: bool = True
+    threads: int | None = None
+    ubatch: int | None = None
+    gpu_layers: int | None = None
+    thorough: bool = False
+    dry_run: bool = False
+    _engines: _Engines = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._engines = _Engines(self.model, self.move, self.threads, self.ubatch, self.gpu_layers)
+
+    def run(
+        self,
+        only: Collection[str] | None = None,
+        max_seconds: float | None = None,
+        on_block: Callable[[Outcome], None] = lambda _outcome: None,
+    ) -> RebuildReport:
+        """Go through all blocks that have a name, or those that the names or ids in `only` lead to.
+
+        No block is begun after `max_seconds`; another run goes on there.
+
+        Raises:
+            StoreLocked: another rebuild is at work on the library. StoreMissing: one of `only` is
+            not there.
+            StoreFull: no space for a new generation, or a read-only place; the old one is there.
+            ModelError: `model` is nothing.
+        """
+        if self.model is not None:
+            models.resolve(self.model)
+        started = time.monotonic()
+        outcomes: list[Outcome] = []
+        try:
+            with self._alone():
+                for line in self.library.list() if only is None else ():
+                    if line.name is not None and not line.id:
+                        outcomes.append(
+                            Outcome((line.name,), "", "", "failed", str(line.problem), 0, 0.0)
+                        )
+                        on_block(outcomes[-1])
+                successors = {} if self.dry_run else _take_up(self.library)
+                queue = _queue(self.library, only)
+                while queue:
+                    if max_seconds is not None and time.monotonic() - started >= max_seconds:
+                        break
+                    outcome = self._treat(queue.pop(0), successors)
+                    if outcome is not None:
+                        outcomes.append(outcome)
+                        on_block(outcome)
+        finally:
+            self.close()
+        return RebuildReport(outcomes, len(queue), time.monotonic() - started)
+
+    def prove(self, name: str) -> Proof:
+        """What the block is worth here as it is; its payload is hashed and its certificate re-run.
+        Changes nothing.
+
+        Raises:
+            StoreMissing, StoreDamaged, FormatError: as `Library.open`, and for a payload that is
+            not what was written.
+        """
+        with self.library.open(name) as block:
+            try:
+                engine, settings, moved = self._engines.of(block)
+            except (_Left, EngineUnavailable, ModelError) as error:
+                why = str(error) if isinstance(error, _Left) else getattr(error, "message", "")
+                return Proof(name, "unchecked", f"not checked here: {why}")
+            if moved:
+                return Proof(name, "unchecked", "not checked here: its model is not here")
+            recipe, n_tokens = block.header.recipe, len(block.header.tokens)
+            differing = recipes.identity_differences(
+                recipe, engine.recipe(engine.context(settings, n_tokens))
+            )
+            if differing:
+                fits = not any(d.field in recipes.UNBRIDGEABLE for d in differing)
+                what = "functional, not exact here" if fits else "not usable here"
+                return Proof(
+                    name,
+                    "inexact" if fits else "unusable",
+                    f"{what}: {'; '.join(map(str, differing))}",
+                )
+            if block.header.certificate is None:
+                return Proof(
+                    name, "unchecked", "same recipe, but the block has no certificate to re-check"
+                )
+            try:
+                certify(engine, block)
+            except CertificateMismatch as error:
+                statement = (
+                    "functional, not exact here: same recipe, but the certificate does "
+                    f"not hold ({error.got})"
+                )
+                return Proof(name, "inexact", statement)
+        self._record(self.library.info(name).id)
+        return Proof(name, "exact", "exact here: same recipe, certificate re-checked")
+
+    def close(self) -> None:
+        """Free the model."""
+        self._engines.close()
+
+    def _alone(self) -> AbstractContextManager[None]:
+        return locks.held(
+            self.library.path / REBUILD_LOCK,
+            busy="another rebuild is at work on this library",
+            hint="wait until it is done",
+        )
+
+    # -- one block ---------------------------------------------------------------------------------
+
+    def _treat(self, block_id: str, successors: dict[str, list[str]]) -> Outcome | None:
+        """None if no name leads to the block any more."""
+        started = time.monotonic()
+        names = tuple(
+            line.name
+            for line in self.library.list()
+            if line.id == block_id and line.name is not None
+        )
+        if not names:
+            return None
+        n_tokens, new_id, reason = 0, block_id, ""
+        status: Status
+        try:
+            with self.library.open(block_id) as block:
+                n_tokens = len(block.header.tokens)
+                engine, settings, moved = self._engines.of(block)
+                if not moved and not (reason := self._why_not(engine, block, settings)):
+                    status = "verified"
+                    self._record(block_id)
+                elif self.dry_run:
+                    status, reason = "stale", reason or moved
+                else:
+                    reason = reason or moved
+                    adopted = self._adopt(engine, block_id, settings, successors.get(block_id, []))
+                    new_id = adopted or self._renew(engine, block, block_id, settings, bool(moved))
+                    status = "rebuilt"
+                    self._record(new_id)
+        except _Left as left:
+            status, reason = left.status, str(left)
+        except (StoreFull, StoreLocked, EngineUnavailable):
+            raise
+        except ToolkitError as error:
+            what = error.message + (f" ({error.got})" if error.got is not None else "")
+            status, reason = "failed", f"{reason}; {what}" if reason else what
+        return Outcome(
+            names, block_id, new_id, status, reason, n_tokens, time.monotonic() - started
+        )
+
+    def _record(self, block_id: str) -> None:
+        if not self.dry_run:
+            self.library.index.set_certified(block_id, time.time())
+
     def _why_not(self, engine: Engine, block: BlockFile, settings: Settings) -> str:
         """Why the block cannot stay; empty if it was grafted and its certificate held."""
-        wanted = fingerprint.identity_differences(
+        wanted = recipes.identity_differences(
             block.header.recipe, engine.recipe(engine.context(settings, len(block.header.tokens)))
         )
         if wanted:
@@ -453,7 +433,48 @@ class Rebuilder:
         return self.library.supersede(block_id, header, computed.state, prove)[0].id
 
 
-def certify(engine: Engine, block: BlockFile) -> Grafted:
+def _queue(library: Library, only: Collection[str] | None) -> list[str]:
+    """Ids of named blocks, the one whose proof is oldest first; a block was proved when it was
+    made.
+    """
+    certified = library.index.certified()
+    proved: dict[str, float] = {}
+    for line in library.list():
+        if line.name is not None and line.id:
+            made = 0.0 if line.problem else _unix(line.created)
+            proved[line.id] = max(certified.get(line.id, 0.0), made)
+    if only is not None:
+        proved = {
+            block_id: proved.get(block_id, 0.0) for block_id in (library.info(n).id for n in only)
+        }
+    return sorted(proved, key=lambda block_id: (proved[block_id], block_id))
+
+
+def _take_up(library: Library) -> dict[str, list[str]]:
+    """What a killed run left between two steps: old generations that no name leads to any more
+    are removed, and new ones that no name, or not every name, leads to yet come back as old id
+    -> new ids."""
+    with library.locked():
+        library.remove_leftovers()
+    lines = library.list()
+    named = {line.id for line in lines if line.name is not None}
+    successors: dict[str, list[str]] = {}
+    for block_id in sorted({line.id for line in lines if line.id and not line.problem}):
+        try:
+            with library.open(block_id) as block:
+                old = block.header.extra.get(REPLACES)
+        except ToolkitError:
+            continue
+        if isinstance(old, str):
+            successors.setdefault(old, []).append(block_id)
+    unnamed = {line.id for line in lines if line.name is None}
+    for old, news in successors.items():
+        if old in unnamed and not named.isdisjoint(news):
+            library.remove(old)
+    return successors
+
+
+def certify(engine: Engine, block: BlockFile) -> Grafted[InContext]:
     """Graft a block into a new context behind a decoy prompt and re-run its certificate.
 
     A new context and a decoy, because a graft that does nothing must not find what an earlier

@@ -28,8 +28,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from taliesin.engine.backend import LOGITS
 from taliesin.errors import TaliesinError, UsageError
-from taliesin.prove.equivalence import Logits, Pair, Statistics, compare, statistics
+from taliesin.prove.equivalence import Logits, Pair, compare, statistics
+from taliesin.prove.report import VerifyReport, VerifyRow, judged
 from taliesin.store.blockfile import BlockFile
 
 QUERY_LENGTHS = (1, 7, 64, 600)
@@ -76,50 +78,6 @@ class Run(NamedTuple):
     first_seconds: float
 
 
-class Row(NamedTuple):
-    """Equality of one query length over all trials: how many of the vectors are equal, and where
-    the first difference is.
-    """
-
-    query_tokens: int
-    n_vectors: int
-    equal_block_then_query: int
-    equal_one_shot: int | None  # None: not compared
-    first_difference: int | None  # step, 0 = the logits after the query
-
-
-@dataclass(frozen=True)
-class Report:
-    """What `verify` found. `exact` is the verdict: every vector equals the reference that the block
-    promises.
-    """
-
-    block_id: str
-    title: str
-    n_tokens: int
-    promise: str
-    trials: int
-    n_steps: int
-    rows: list[Row]
-    block_then_query_holds: bool
-    one_shot_holds: bool | None  # None: not compared
-    statistics: Statistics
-    fresh_seconds: float  # median, block prefill + query of the first length
-    graft_seconds: float  # median, graft + the same query
-    sabotage: str | None
-    recipe: dict[str, Any]
-
-    @property
-    def exact(self) -> bool:
-        return self.block_then_query_holds and (
-            self.promise != "one-shot" or bool(self.one_shot_holds)
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        fields = asdict(self) | {"exact": self.exact, "rows": [row._asdict() for row in self.rows]}
-        return fields | {"statistics": self.statistics.as_dict()}
-
-
 def queries(
     n_vocab: int, lengths: tuple[int, ...] = QUERY_LENGTHS, seed: int = _SEED
 ) -> list[list[int]]:
@@ -142,7 +100,7 @@ def verify(
     one_shot: bool = True,
     fresh_trials: int | None = None,
     on_run: Callable[[str, Run], None] = lambda _role, _run: None,
-) -> Report:
+) -> VerifyReport:
     """Compare grafts of `block` with fresh recomputes of its tokens on `model`.
 
     `one_shot` False leaves the one-shot reference out where the block does not promise to equal it.
@@ -190,7 +148,11 @@ def verify(
             _row(query, len(ids[query]), fresh, whole, tested, trials) for query in range(len(ids))
         ]
         pairs = _sample(fresh, tested, Path(folder), samples)
-    return Report(
+    verdict = judged(rows, block.header.equals)
+    return VerifyReport(
+        name=block.block_id or "",
+        engine="embedded",
+        level=LOGITS,
         block_id=block.block_id or "",
         title=block.header.title,
         n_tokens=len(block.header.tokens),
@@ -198,15 +160,15 @@ def verify(
         trials=trials,
         n_steps=n_steps,
         rows=rows,
-        block_then_query_holds=all(row.equal_block_then_query == row.n_vectors for row in rows),
-        one_shot_holds=all(row.equal_one_shot == row.n_vectors for row in rows)
-        if whole is not None
-        else None,
+        block_then_query_holds=verdict.block_then_query,
+        one_shot_holds=verdict.one_shot,
         statistics=statistics(pairs),
         fresh_seconds=float(np.median([r.first_seconds for r in fresh.values() if r.query == 0])),
         graft_seconds=float(np.median([r.first_seconds for r in tested.values() if r.query == 0])),
         sabotage=sabotage and sabotage.value,
         recipe=recipe,
+        inexact=[],
+        exact=verdict.exact,
     )
 
 
@@ -228,7 +190,7 @@ def _row(
     whole: dict[int, Run] | None,
     tested: dict[tuple[int, int], Run],
     trials: int,
-) -> Row:
+) -> VerifyRow:
     n = equal = equal_one_shot = 0
     first: int | None = None
     for trial in range(trials):
@@ -240,7 +202,13 @@ def _row(
             equal_one_shot += sum(a == b for a, b in zip(got, whole[query].digests, strict=True))
         if not all(same):
             first = min(same.index(False), first if first is not None else len(same))
-    return Row(n_tokens, n, equal, equal_one_shot if whole is not None else None, first)
+    return VerifyRow(
+        query_tokens=n_tokens,
+        n_vectors=n,
+        equal_block_then_query=equal,
+        equal_one_shot=equal_one_shot if whole is not None else None,
+        first_difference=first,
+    )
 
 
 def _sample(

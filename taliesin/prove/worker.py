@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from taliesin.engine import certificate, graft, llama
-from taliesin.engine.embedded import Engine, Grafted, settings_of
+from taliesin.engine.backend import Grafted
+from taliesin.engine.embedded import Engine, InContext, settings_of
 from taliesin.errors import ToolkitError
 from taliesin.host import console
 from taliesin.prove.verify import Job, Run, Sabotage, store
@@ -36,7 +37,9 @@ def fresh(job: Job, engine: Engine, block: BlockFile) -> Iterator[Run]:
                 if job.role == "fresh":
                     context.decode(tokens, 0, logits=False)
                     prompt, position = query, len(tokens)
-                yield _run(job, context, prompt, position, trial, number, started)
+                yield _run(
+                    job, context, prompt, position, trial=trial, query=number, started=started
+                )
 
 
 def grafted(job: Job, engine: Engine, block: BlockFile) -> Iterator[Run]:
@@ -59,7 +62,15 @@ def grafted(job: Job, engine: Engine, block: BlockFile) -> Iterator[Run]:
                 block, overrides=overrides, inexact=sabotage is not None, n_extra=room
             )
             position = n_tokens + _break(sabotage, put_back, block)
-            yield _run(job, put_back.context, query, position, trial, number, started)
+            yield _run(
+                job,
+                put_back.place.context,
+                query,
+                position,
+                trial=trial,
+                query=number,
+                started=started,
+            )
 
 
 def _run(
@@ -67,6 +78,7 @@ def _run(
     context: llama.Context,
     prompt: list[int],
     position: int,
+    *,
     trial: int,
     query: int,
     started: float,
@@ -82,9 +94,9 @@ def _run(
     return Run(trial, query, digests, first_seconds)
 
 
-def _break(sabotage: Sabotage | None, put_back: Grafted, block: BlockFile) -> int:
+def _break(sabotage: Sabotage | None, put_back: Grafted[InContext], block: BlockFile) -> int:
     """Break a graft in the named way; gives how far the query's position moves with it."""
-    context, prepared = put_back.context, put_back.prepared
+    context, prepared = put_back.place.context, put_back.place.prepared
     if sabotage is Sabotage.PLAIN_SWA:
         payload = bytearray(block.read_at(0, block.payload_bytes))
         context.clear()

@@ -27,12 +27,14 @@ from typing import Any
 
 import httpx
 
+from taliesin.engine.backend import Grafted
 from taliesin.errors import ServerError, UsageError
 from taliesin.serve.blocks import Blocks
 from taliesin.serve.plan import Begun, Cancellation, Ended, Event, Job, Left, Part, Usage
 from taliesin.serve.requests import CHAT, TEXT, ChatRequest, Request, text_of
-from taliesin.server.backend import Grafted, ServerEngine
-from taliesin.server.process import Refused
+from taliesin.server.backend import ServerBackend
+from taliesin.server.client import Refused
+from taliesin.server.served import InSlot
 from taliesin.server.slots import Slot
 
 _IDLE_SECONDS = 30.0  # for the server to let go of a request that was given up
@@ -46,12 +48,12 @@ class LlamaServer:
 
     turns = 1
 
-    def __init__(self, engine: ServerEngine, library: Path | None, model_id: str) -> None:
+    def __init__(self, engine: ServerBackend, library: Path | None, model_id: str) -> None:
         self.engine, self.model_id = engine, model_id
-        self.blocks: Blocks[Grafted] = Blocks(
+        self.blocks: Blocks[Grafted[InSlot]] = Blocks(
             library,
             engine.require_usable,
-            lambda block, store: engine.graft_block(block, library=store),
+            lambda block, store: engine.graft(block, library=store),
             engine.slots.n_slots,
         )
 
@@ -130,17 +132,17 @@ class LlamaServer:
         self,
         path: str,
         body: dict[str, Any],
-        grafted: Grafted | None,
+        grafted: Grafted[InSlot] | None,
         query: list[int],
         cancellation: Cancellation,
     ) -> Iterator[Event]:
         """The events of one request in one slot, after `grafted` or from nothing."""
         engine = self.engine
-        with engine.slots.lease(grafted.block_id if grafted else None) as slot:
+        with engine.slots.lease(grafted.place.block_id if grafted else None) as slot:
             cancellation.require_wanted()
             if grafted:
                 n_block = len(grafted.header.tokens)
-                engine.bring_in(grafted, slot, query[0])
+                grafted.place.bring_in(slot, query[0])
             else:
                 n_block, slot.block = 0, None
             pinned = {
@@ -158,7 +160,7 @@ class LlamaServer:
                             break
                     timings = head[-1].get("timings", {}) if head else {}
                     if grafted:
-                        engine.require_effective(
+                        engine.served.require_effective(
                             n_block,
                             len(query),
                             timings.get("cache_n", -1),
@@ -168,7 +170,7 @@ class LlamaServer:
                         # one leaves the ring.
                         slot.next_token, slot.end = query[0], engine.n_ctx
                     proof = grafted.label if grafted else "not grafted"
-                    yield Begun(grafted.block_id if grafted else None, n_block, proof)
+                    yield Begun(grafted.place.block_id if grafted else None, n_block, proof)
                     for chunk in itertools.chain(head, chunks):
                         timings = chunk.get("timings", timings)
                         yield Part(chunk)

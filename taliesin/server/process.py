@@ -1,10 +1,9 @@
-"""A llama-server process and its HTTP API: started with the options that exactness needs, found
-again, stopped, asked.
+"""A llama-server process: started with the options that exactness needs, found again, stopped.
 
 What is promised: a server that `start` made listens on 127.0.0.1 with a key, keeps its slot files
 in a folder of its own, reads no LLAMA_ARG_* of the caller, and is identified by process id *and*
-start time before anything is sent to it. What this module does not
-know: blocks, libraries, and which slot holds what (`slots`).
+start time before anything is sent to it. What this module does not know: blocks, libraries, and
+which slot holds what (`slots`).
 """
 
 from __future__ import annotations
@@ -24,32 +23,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import ClassVar
 
-import httpx
-
-from taliesin.engine import recipe as fingerprint
-from taliesin.engine.llama import KV_TYPES, SUPPORTED_VERSION, Sampling
+from taliesin.engine import recipe as recipes
+from taliesin.engine.llama import SUPPORTED_VERSION
 from taliesin.errors import EngineUnavailable, ServerError, UsageError
-from taliesin.host import console, durable
+from taliesin.host import console, durable, records
 from taliesin.models import resolve as models
+from taliesin.server.client import Client
+from taliesin.server.options import COMMIT, Options
 
-COMMIT = "0c1e570"
-"""The llama.cpp commit of the pinned llama-cpp-python: the only one whose slot files and reuse
-rules are known here.
-"""
-
-N_PROBS = 64
-"""How many log-probabilities of a step are compared: the best ones, with all digits that
-llama-server prints.
-"""
-
-MAX_SLOTS = 256
-"""LLAMA_MAX_SEQ of llama.cpp."""
-
-_NAME = re.compile(r"[0-9a-f]{1,64}")
 _RECORD = "server.json"
 _SLOTS = "slots"
 _LOG = "server.log"
@@ -60,297 +45,9 @@ _PRIVATE = "taliesin-server-"
 _OWNED = "owner.lock"
 _SWEPT_AFTER = 60.0  # seconds since something was put into the folder
 
+_TICKS_A_SECOND = 100  # of a process's start time, in Linux and in the record
+
 _detached: list[subprocess.Popen[bytes]] = []
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a llama-server computes with. The defaults are the ones that were measured exact
-    (docs/server.md).
-
-    n_ctx: tokens of one slot; n_slots: slots, each with a cache stream of its own unless
-    `kv_unified`.
-    """
-
-    n_slots: int = 1
-    n_ctx: int = 4096
-    n_ubatch: int = 512
-    n_threads: int = 2
-    flash_attn: bool = True
-    type_k: str = "f16"
-    type_v: str = "f16"
-    gpu_layers: int = 0
-    swa_full: bool = False
-    kv_unified: bool = False
-    slot_prompt_similarity: float = 0.0
-    cache_ram_mib: int = 0
-    ctx_checkpoints: int = 0
-
-    def __post_init__(self) -> None:
-        for name, low, high in (
-            ("n_slots", 1, MAX_SLOTS),
-            ("n_ctx", 256, 1 << 24),
-            ("n_ubatch", 1, 1 << 16),
-            ("n_threads", 1, 512),
-        ):
-            if not low <= getattr(self, name) <= high:
-                raise UsageError(
-                    f"{name} is out of range", expected=f"{low}..{high}", got=getattr(self, name)
-                )
-        for name in ("type_k", "type_v"):
-            if getattr(self, name) not in KV_TYPES:
-                raise UsageError(
-                    f"unknown KV cache type {name}",
-                    expected=", ".join(KV_TYPES),
-                    got=getattr(self, name),
-                )
-
-    def arguments(self) -> list[str]:
-        """The command line that says this to llama-server."""
-        cells = self.n_ctx if self.kv_unified else self.n_ctx * self.n_slots
-        flag = {True: "on", False: "off"}
-        return [
-            *("--parallel", str(self.n_slots), "--ctx-size", str(cells)),
-            *("--batch-size", str(self.n_ubatch), "--ubatch-size", str(self.n_ubatch)),
-            *("--threads", str(self.n_threads), "--threads-batch", str(self.n_threads)),
-            *(
-                "--flash-attn",
-                flag[self.flash_attn],
-                "--cache-type-k",
-                self.type_k,
-                "--cache-type-v",
-                self.type_v,
-            ),
-            *("--n-gpu-layers", str(self.gpu_layers), "--fit", "off"),
-            "--kv-unified" if self.kv_unified else "--no-kv-unified",
-            *(["--swa-full"] if self.swa_full else []),
-            *("--slot-prompt-similarity", str(self.slot_prompt_similarity)),
-            *(
-                "--cache-ram",
-                str(self.cache_ram_mib),
-                "--ctx-checkpoints",
-                str(self.ctx_checkpoints),
-            ),
-            *([] if self.cache_ram_mib else ["--no-cache-idle-slots"]),
-        ]
-
-    def n_stream(self) -> int:
-        """Streams of the server's KV cache, which its slot files repeat."""
-        return 1 if self.kv_unified else self.n_slots
-
-    def inexact(self) -> list[str]:
-        """Why an answer of this server may not be called exact; empty for the options that were
-        measured exact.
-        """
-        return fingerprint.server_inexactness(
-            n_slots=self.n_slots,
-            kv_unified=self.kv_unified,
-            slot_prompt_similarity=self.slot_prompt_similarity,
-            cache_ram_mib=self.cache_ram_mib,
-            ctx_checkpoints=self.ctx_checkpoints,
-        )
-
-
-class Completion(NamedTuple):
-    """One answer of `/completion`.
-
-    logprobs: per token the best (id, log-probability) pairs, empty unless asked for; cache_n:
-    prompt tokens that were reused;
-    prompt_n: those that were evaluated; seconds are the server's own.
-    """
-
-    text: str
-    tokens: list[int]
-    logprobs: list[tuple[tuple[int, float], ...]]
-    cache_n: int
-    prompt_n: int
-    prompt_seconds: float
-    predict_seconds: float
-    stopped_by: str
-
-
-class Refused(ServerError):
-    """llama-server answered a request with an error; `status` is HTTP's."""
-
-    def __init__(self, status: int, said: object, where: object) -> None:
-        super().__init__("llama-server refused a request", got=f"{status}: {said}", where=where)
-        self.status = status
-
-
-class Client:
-    """The part of llama-server's HTTP API that is used here, with our exceptions.
-
-    Raises:
-        UsageError (here): `url` or `key` cannot be ones.
-        ServerError (every method): not reachable, or it refused; with what it said.
-    """
-
-    def __init__(self, url: str, key: str | None = None, seconds: float = 3600.0) -> None:
-        self.url = url.rstrip("/")
-        if key is not None and not (key.isascii() and key.isprintable()):
-            raise UsageError(
-                "not a server's key", expected="printable ASCII characters", where="--server-key"
-            )
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        try:
-            # trust_env=False: a proxy variable must not send prompts elsewhere.
-            self.http = httpx.Client(
-                base_url=self.url,
-                headers=headers,
-                timeout=httpx.Timeout(seconds, connect=5.0),
-                limits=httpx.Limits(
-                    max_keepalive_connections=0
-                ),  # a server that was started anew is not met on an old socket
-                trust_env=False,
-            )
-        except httpx.InvalidURL as error:
-            raise UsageError(
-                "not a server address", expected="http://HOST:PORT", got=f"{url}: {error}"
-            ) from error
-
-    def close(self) -> None:
-        self.http.close()
-
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        try:
-            response = self.http.request(method, path, json=body)
-        except httpx.HTTPError as error:
-            raise self._gone(error) from error
-        return self.checked(response)
-
-    def checked(self, response: httpx.Response) -> Any:
-        """The JSON of a good response."""
-        try:
-            answer = response.json()
-        except ValueError:
-            answer = None
-        if response.status_code != 200:
-            said = answer.get("error", answer) if isinstance(answer, dict) else response.text[:300]
-            message = said.get("message", said) if isinstance(said, dict) else said
-            raise Refused(response.status_code, message, response.request.url)
-        if answer is None:
-            raise ServerError(
-                "llama-server sent something that is not JSON", where=response.request.url
-            )
-        return answer
-
-    def _gone(self, error: Exception) -> ServerError:
-        return ServerError(
-            "llama-server does not answer",
-            got=f"{type(error).__name__}: {error}" if str(error) else type(error).__name__,
-            where=self.url,
-            hint="taliesin server status",
-        )
-
-    def healthy(self) -> bool:
-        try:
-            return self.http.get("/health", timeout=5.0).status_code == 200
-        except httpx.HTTPError:
-            return False
-
-    def props(self) -> dict[str, Any]:
-        answer = self.call("GET", "/props")
-        if not isinstance(answer, dict):
-            raise ServerError("llama-server's /props is not an object", where=self.url)
-        return answer
-
-    def complete(
-        self,
-        tokens: Sequence[int],
-        n_predict: int,
-        slot: int,
-        *,
-        n_probs: int = 0,
-        sampling: Sampling | None = None,
-        ignore_eos: bool = False,
-    ) -> Completion:
-        """Continue `tokens` (ids) in slot `slot`; `n_predict` 0 only evaluates them. Greedy unless
-        `sampling` says otherwise.
-        """
-        body = self.completion_body(tokens, n_predict, slot, sampling)
-        answer = self.call(
-            "POST", "/completion", {**body, "n_probs": n_probs, "ignore_eos": ignore_eos}
-        )
-        try:
-            timings = answer["timings"]
-            steps = answer.get("completion_probabilities", [])
-            return Completion(
-                answer["content"],
-                answer["tokens"],
-                [tuple((p["id"], p["logprob"]) for p in step["top_logprobs"]) for step in steps],
-                timings["cache_n"],
-                timings["prompt_n"],
-                timings["prompt_ms"] / 1e3,
-                timings["predicted_ms"] / 1e3,
-                answer.get("stop_type", ""),
-            )
-        except (KeyError, TypeError) as error:
-            raise ServerError(
-                "llama-server's answer lacks a field",
-                got=error,
-                where=self.url,
-                hint="this needs the build of make server",
-            ) from error
-
-    def completion_body(
-        self, tokens: Sequence[int], n_predict: int, slot: int, sampling: Sampling | None = None
-    ) -> dict[str, Any]:
-        """The JSON of a `/completion` request that is pinned to a slot and may reuse what the slot
-        holds.
-        """
-        wanted = sampling or Sampling()
-        chain = (
-            ["temperature"]
-            if wanted.temperature <= 0
-            else ["top_k", "top_p", "min_p", "temperature"]
-        )
-        return {
-            "prompt": list(tokens),
-            "n_predict": n_predict,
-            "id_slot": slot,
-            "cache_prompt": True,
-            "return_tokens": True,
-            # Named one by one: a model file may carry sampling defaults of its own.
-            "samplers": chain,
-            "temperature": max(wanted.temperature, 0.0),
-            "top_k": wanted.top_k,
-            "top_p": wanted.top_p,
-            "min_p": wanted.min_p,
-            "seed": wanted.seed,
-            **({"grammar": wanted.grammar} if wanted.grammar else {}),
-        }
-
-    def save_slot(self, slot: int, name: str) -> int:
-        """Save a slot into the server's folder under `name`; tokens saved. An empty slot is never
-        saved: it crashes readers.
-        """
-        return int(
-            self.call("POST", f"/slots/{slot}?action=save", {"filename": checked_name(name)})[
-                "n_saved"
-            ]
-        )
-
-    def restore_slot(self, slot: int, name: str) -> int:
-        """Restore a file of the server's folder; tokens restored, which says nothing about their
-        being used.
-        """
-        return int(
-            self.call("POST", f"/slots/{slot}?action=restore", {"filename": checked_name(name)})[
-                "n_restored"
-            ]
-        )
-
-    def erase_slot(self, slot: int) -> None:
-        self.call("POST", f"/slots/{slot}?action=erase", {})
-
-
-def checked_name(name: str) -> str:
-    """`name`, if it is one to send to a server: hexadecimal digits and nothing that could be a
-    path.
-    """
-    if not _NAME.fullmatch(name):
-        raise UsageError("not a slot file name", expected="hexadecimal digits", got=repr(name))
-    return name
 
 
 # -- the binary ------------------------------------------------------------------------------------
@@ -406,6 +103,7 @@ class Server:
     url: str
     slot_folder: Path
     options: Options | None = None
+    _: KW_ONLY
     key: str | None = None
     model: Path | None = None
     binary: Path | None = None
@@ -449,52 +147,89 @@ class Server:
 
     def stop(self) -> None:
         """End the process, politely first, and wait until it is gone."""
+        import psutil
+
         self.client.close()
         if self.pid is None or not self.alive:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-            deadline = time.monotonic() + _STOP_SECONDS
-            while self.alive and time.monotonic() < deadline:
-                time.sleep(0.02)
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+                process = psutil.Process(self.pid)
+                process.send_signal(number)
+                if self._process is not None:  # ours: it must be reaped where its exit code is kept
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self._process.wait(_STOP_SECONDS)
+                else:
+                    process.wait(_STOP_SECONDS)
             if not self.alive:
                 return
         raise ServerError("llama-server does not end", where=f"process {self.pid}")
 
-    def record(self) -> dict[str, Any]:
-        """What finds this server again, JSON-ready; holds the key, so it belongs in a file that
-        only its owner reads.
+    def record(self) -> ServerRecord:
+        """What finds this server again. It holds the key, so it belongs in a file that only its
+        owner reads.
         """
-        plain = {
-            f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name != "options"
-        }
-        return {
-            **{k: str(v) if isinstance(v, Path) else v for k, v in plain.items()},
-            "options": asdict(self.options) if self.options else None,
-        }
+        assert self.options is not None
+        return ServerRecord(
+            url=self.url,
+            slot_folder=str(self.slot_folder),
+            options=self.options,
+            key=self.key,
+            model=str(self.model),
+            binary=str(self.binary),
+            pid=self.pid,
+            born=self.born,
+            log=str(self.log),
+            environment=self.environment,
+        )
+
+
+class ServerRecord(records.Record):
+    """`server.json`: what finds a server again that `taliesin server start` made. Holds its key."""
+
+    SCHEMA: ClassVar[str] = "taliesin.server/1"
+
+    url: str
+    slot_folder: str
+    options: Options
+    key: str | None
+    model: str
+    binary: str
+    pid: int | None
+    born: str
+    log: str
+    environment: dict[str, str]
+
+    def server(self) -> Server:
+        """The server that the record names."""
+        return Server(
+            self.url,
+            Path(self.slot_folder),
+            self.options,
+            key=self.key,
+            model=Path(self.model),
+            binary=Path(self.binary),
+            pid=self.pid,
+            born=self.born,
+            log=Path(self.log),
+            environment=self.environment,
+        )
 
 
 def birth(pid: int) -> str:
-    """When a process began, in a form that tells it from a later one with the same id; empty when
-    there is none.
+    """When a process began, in ticks since the machine started, which tells it from a later one
+    with the same id; empty when there is none, or only its exit code is left.
     """
+    import psutil
+
     try:
-        status = (
-            Path(f"/proc/{pid}/stat")
-            .read_text(encoding="ascii", errors="replace")
-            .rpartition(")")[2]
-            .split()
-        )
-        return "" if status[0] == "Z" else status[19]
-    except OSError:
-        pass
-    if sys.platform == "linux":
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return ""
+        # Both follow the system's clock; their difference does not.
+        return str(round((process.create_time() - psutil.boot_time()) * _TICKS_A_SECOND))
+    except psutil.Error:
         return ""
-    done = subprocess.run(
-        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip()
 
 
 def run_folder() -> Path:
@@ -568,20 +303,20 @@ def launch(
         f"http://127.0.0.1:{port}",
         slot_folder,
         options,
-        key,
-        model,
-        program,
-        process.pid,
-        birth(process.pid),
-        log,
-        fingerprint.environment(environment),
+        key=key,
+        model=model,
+        binary=program,
+        pid=process.pid,
+        born=birth(process.pid),
+        log=log,
+        environment=recipes.environment(environment),
     )
     try:
         if detached:
             _detached.append(process)  # a Popen that is collected while its process runs complains
             # Before it is healthy, which takes minutes with a large model: one that outlives a
             # killed `start` is found again.
-            durable.write(folder / _RECORD, json.dumps(server.record()).encode())
+            durable.write(folder / _RECORD, json.dumps(records.plain(server.record())).encode())
         else:
             server._process = process
         _await_health(server, process)
@@ -634,22 +369,14 @@ def _await_health(server: Server, process: subprocess.Popen[bytes] | None = None
 def running(folder: Path | None = None) -> Server | None:
     """The server that `start` left, if its process is still there."""
     path = (folder or run_folder()) / _RECORD
+    what, hint = "the record of the server", "remove it"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        record = records.read(path, ServerRecord, what=what, error=ServerError, hint=hint)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ServerError(
-            "the record of the server cannot be read", got=error, where=path, hint="remove it"
-        ) from error
-    try:
-        paths = {name: Path(found.pop(name)) for name in ("slot_folder", "model", "binary", "log")}
-        known: dict[str, Any] = {**found, **paths, "options": Options(**found["options"])}
-        server = Server(**known)
-    except (KeyError, TypeError, AttributeError, UsageError) as error:
-        raise ServerError(
-            "the record of the server is malformed", got=error, where=path, hint="remove it"
-        ) from error
+    except (OSError, UsageError) as error:  # UsageError: options that cannot be ones
+        raise ServerError(f"{what} cannot be read", got=error, where=path, hint=hint) from error
+    server = record.server()
     return server if server.alive else None
 
 

@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from taliesin.errors import StoreFull, StoreLocked
+from taliesin.errors import FormatError, StoreFull, StoreLocked
+from taliesin.host import records
 from taliesin.state import placement
 
 _BOOK = ".taliesin-slots.json"
@@ -117,20 +118,10 @@ class Slots:
     def _read(self) -> list[Slot]:
         empty = [Slot(number) for number in range(self.n_slots)]
         try:
-            found = [
-                Slot(**fields)
-                for fields in json.loads((self.folder / _BOOK).read_text(encoding="utf-8"))
-            ]
-        except (OSError, ValueError, TypeError, RecursionError):
+            book = records.read(self.folder / _BOOK, list[Slot], what="the book of the slots")
+        except (OSError, FormatError):
             return empty
-        whole = all(
-            isinstance(s.block, str | None)
-            and isinstance(s.next_token, int | None)
-            and all(isinstance(n, int) for n in (s.number, s.n_tokens, s.end))
-            and isinstance(s.used, int | float)
-            for s in found
-        )
-        return found if whole and [s.number for s in found] == list(range(self.n_slots)) else empty
+        return book if [slot.number for slot in book] == list(range(self.n_slots)) else empty
 
     def _write(self, book: list[Slot]) -> None:
         """Keep the book. Where there is no space for it there is none afterwards: an old one would

@@ -4,7 +4,7 @@ back (docs/format.md, "Block file").
 Promises that a header that was encoded or decoded obeys every rule of the format, and that one
 decoded equals the one encoded.
 Deliberately does not know: where in a file the bytes lie (`blockfile`), and what a recipe means
-(`fingerprint`).
+(`recipe`).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from taliesin.server import process as server
+from taliesin.server.options import Options
 
 HERE = Path(__file__).parent
 
@@ -22,7 +23,7 @@ def main() -> None:
     assert spec.loader is not None
     conftest = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(conftest)
-    options = server.Options(n_slots=2, n_ctx=512, n_ubatch=64, n_threads=1)
+    options = Options(n_slots=2, n_ctx=512, n_ubatch=64, n_threads=1)
     tokens = [1, *random.Random(3).choices(range(261, 355), k=299)]
     with tempfile.TemporaryDirectory() as folder:
         model = conftest.write_model(Path(folder) / "tiny.gguf", 1, 32)

@@ -24,6 +24,7 @@ from galahad.answerer.answerer import (
 from galahad.answerer.openai import Server
 from taliesin.errors import EngineUnavailable, ServerError, UsageError
 from taliesin.server import process as llama_server
+from taliesin.server.options import Options
 
 Handler = Callable[[httpx.Request], httpx.Response]
 CHAT = {"choices": [{"message": {"content": "\\boxed{7}"}, "finish_reason": "stop"}]}
@@ -242,9 +243,7 @@ def test_a_real_llama_server_counts_tokens_samples_by_seed_and_says_what_was_cut
     smollm2: Path, tmp_path: Path
 ) -> None:
     try:
-        launched = llama_server.launch(
-            smollm2, llama_server.Options(n_ctx=2048, n_threads=2), tmp_path
-        )
+        launched = llama_server.launch(smollm2, Options(n_ctx=2048, n_threads=2), tmp_path)
     except EngineUnavailable as error:
         pytest.skip(f"no llama-server: {error.hint}")
     try:

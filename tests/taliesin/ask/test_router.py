@@ -18,6 +18,7 @@ from taliesin.ask.router import THRESHOLD, Document, Router, choose, log_likelih
 from taliesin.cli import app
 from taliesin.engine.embedded import Engine
 from taliesin.engine.llama import Settings
+from taliesin.engine.save import save
 from taliesin.engine.tiers import Tiers
 from taliesin.errors import UsageError
 from taliesin.host.places import cache_dir, data_dir
@@ -141,7 +142,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
     path = tmp_path_factory.mktemp("routed") / "library"
     with Engine(str(model), Settings(n_ubatch=64, n_threads=1)) as engine, Library(path) as library:
         for name, text in TEXTS.items():
-            engine.save(library, text, name)
+            save(engine, library, text, name)
     return path
 
 
@@ -179,9 +180,9 @@ def test_a_new_block_is_found_and_the_old_index_goes(
 ) -> None:
     path = tmp_path / "library"
     with Engine(str(model), Settings(n_ubatch=64, n_threads=1)) as engine, Library(path) as library:
-        engine.save(library, TEXTS["light"], "light")
+        save(engine, library, TEXTS["light"], "light")
         assert Router.of_library(library).route("rest of barley bread").block is None
-        engine.save(library, TEXTS["bread"], "bread")
+        save(engine, library, TEXTS["bread"], "bread")
         route = Router.of_library(library).route("rest of barley bread")
         assert route.block is not None
         assert route.block.name == "bread"

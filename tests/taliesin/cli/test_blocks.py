@@ -64,7 +64,7 @@ def test_json_is_one_object_and_says_exact(
     grafted = json.loads(
         taliesin("graft", saved["blocks"][0]["id"][:10], "-p", "When?", "-n", "3", "--json").stdout
     )
-    assert grafted["schema"] == "taliesin.graft/1"
+    assert (grafted["schema"], grafted["engine"]) == ("taliesin.graft/2", "embedded")
     assert grafted["exact"] is True
     assert grafted["n_generated"] <= 3
 

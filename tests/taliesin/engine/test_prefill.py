@@ -15,6 +15,7 @@ from taliesin.engine import certificate, llama
 from taliesin.engine.embedded import Engine
 from taliesin.engine.llama import Settings
 from taliesin.engine.prefill import PrefixCache, Stopped, piece_names
+from taliesin.engine.save import save
 from taliesin.errors import ContextFull, RecipeMismatch, UnsupportedModel, UsageError
 from taliesin.store.library import Library
 from taliesin.store.pieces import PieceStore
@@ -263,7 +264,7 @@ def test_pieces_go_to_the_store_without_memory_and_from_adopted_blocks(
         store.flush()
         assert (len(store.list()), store.left_out) == (7, 0)
     with Library(tmp_path / "library") as library:
-        engine.save(library, "".join(chr(97 + i % 26) for i in ids(700, 28)), "notes")
+        save(engine, library, "".join(chr(97 + i % 26) for i in ids(700, 28)), "notes")
         engine.drop_context()
         with (
             library.open("notes") as block,
@@ -299,8 +300,8 @@ def test_a_saved_block_becomes_pieces(engine: Engine, tmp_path: Path) -> None:
     """Its end can be restored; with window layers no boundary inside it, and never wrong bits."""
     text = "".join(chr(97 + i % 26) for i in ids(900, 21))
     with Library(tmp_path / "library") as library:
-        engine.save(library, text, "notes")
-        engine.save(library, text[:100], "short")
+        save(engine, library, text, "notes")
+        save(engine, library, text[:100], "short")
         engine.drop_context()
         with library.open("notes") as block, PrefixCache(engine, N_CTX) as cache:
             n = cache.adopt(block, verify=True)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from taliesin.engine import certificate, graft, llama
 from taliesin.engine.embedded import Engine
 from taliesin.engine.llama import Settings
+from taliesin.engine.save import save_tokens
 from taliesin.engine.staging import Staging, fresh
 from taliesin.engine.tiers import Tiers
 from taliesin.host import pagelock
@@ -220,7 +221,7 @@ def test_staged_states_are_the_bytes_of_fresh_ones_in_any_order(
     """Layouts of different length share memory: what the one wrote is filler of the other."""
     lengths = (300, 290, 700, 310, 300, 40, 700, 1000)
     for n in set(lengths):
-        engine.save_tokens(library, ids(n, n), f"n{n}", align="whole")
+        save_tokens(engine, library, ids(n, n), f"n{n}", align="whole")
     expected = {n: states(engine, library, f"n{n}") for n in set(lengths)}
     for n in lengths * 2:
         with library.open(f"n{n}") as block:
@@ -235,7 +236,7 @@ def test_a_graft_is_put_back_from_its_own_memory_after_others_were_staged(
 ) -> None:
     query = [5, 6, 7]
     for n in (300, 310, 320):
-        engine.save_tokens(library, ids(n, n), f"n{n}", align="whole")
+        save_tokens(engine, library, ids(n, n), f"n{n}", align="whole")
     with engine.new_context(engine.settings, 400) as context:
         context.decode(ids(300, 300), 0, logits=False)
         expected = [certificate.digest(v) for v in llama.greedy(context, query, 300, 5)]
@@ -243,7 +244,7 @@ def test_a_graft_is_put_back_from_its_own_memory_after_others_were_staged(
     for name in ("n310", "n320", "n310", "n320"):
         engine.graft(library.open(name)).prefill([9])
     first.put_back()
-    found = [certificate.digest(v) for v in llama.greedy(first.context, query, 300, 5)]
+    found = [certificate.digest(v) for v in llama.greedy(first.place.context, query, 300, 5)]
     assert found == expected
 
 
@@ -253,7 +254,7 @@ def test_the_memory_tier_holds_locked_memory_and_gives_it_back_when_it_is_evicte
 ) -> None:
     assert engine.staging is not None
     for seed in range(4):
-        engine.save_tokens(library, ids(300, seed), f"b{seed}", align="whole")
+        save_tokens(engine, library, ids(300, seed), f"b{seed}", align="whole")
     with engine.new_context(engine.settings, 400) as context:
         context.decode(ids(300, 0), 0, logits=False)
         expected = [certificate.digest(v) for v in llama.greedy(context, [5, 6], 300, 5)]
@@ -266,7 +267,8 @@ def test_the_memory_tier_holds_locked_memory_and_gives_it_back_when_it_is_evicte
             hit = tiers.graft(f"b{turn % 4}")
             if not turn % 4:
                 got = [
-                    certificate.digest(v) for v in llama.greedy(hit.grafted.context, [5, 6], 300, 5)
+                    certificate.digest(v)
+                    for v in llama.greedy(hit.grafted.place.context, [5, 6], 300, 5)
                 ]
                 assert got == expected
         assert tiers.evicted["memory"] == 10
@@ -280,7 +282,7 @@ def test_the_memory_tier_holds_locked_memory_and_gives_it_back_when_it_is_evicte
 def test_a_graft_from_memory_opens_no_file(
     engine: Engine, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    block_id = engine.save_tokens(library, ids(300, 1), "block", align="whole").info.id
+    block_id = save_tokens(engine, library, ids(300, 1), "block", align="whole").info.id
     with Tiers(engine, library, memory_bytes=1 << 30) as tiers:
         tiers.graft(block_id)
         monkeypatch.setattr(library, "open", None)

@@ -12,6 +12,7 @@ import pytest
 from taliesin.engine import certificate, llama
 from taliesin.engine.embedded import Engine
 from taliesin.engine.llama import Settings
+from taliesin.engine.save import save_tokens
 from taliesin.engine.tiers import Tiers
 from taliesin.errors import DecodeError, StoreMissing
 from taliesin.state import placement
@@ -49,7 +50,7 @@ def fresh(engine: Engine, tokens: list[int], query: list[int]) -> list[str]:
 
 
 def asked(grafted: object, query: list[int]) -> list[str]:
-    from taliesin.engine.embedded import Grafted
+    from taliesin.engine.backend import Grafted
 
     assert isinstance(grafted, Grafted)
     digests, logits = [], grafted.prefill(query)
@@ -57,7 +58,7 @@ def asked(grafted: object, query: list[int]) -> list[str]:
     for step in range(STEPS + 1):
         digests.append(certificate.digest(logits))
         if step < STEPS:
-            following = grafted.context.decode([int(logits.argmax())], position + step)
+            following = grafted.place.context.decode([int(logits.argmax())], position + step)
             assert following is not None
             logits = following
     return digests
@@ -69,8 +70,8 @@ def compare_tiers(
     """Every tier, twice for each query, against a fresh run; the shared context holds another block
     in between.
     """
-    block = engine.save_tokens(library, tokens, "block", align="whole").info.id
-    engine.save_tokens(library, tokens[:90][::-1], "other", align="whole")
+    block = save_tokens(engine, library, tokens, "block", align="whole").info.id
+    save_tokens(engine, library, tokens[:90][::-1], "other", align="whole")
     expected = [fresh(engine, tokens, query) for query in queries]
     budgets = {"disk": (0, 0), "memory": (0, MUCH), "resident": (MUCH, 0)}
     for tier, (resident, memory) in budgets.items():
@@ -109,7 +110,7 @@ def test_a_question_that_cannot_be_taken_away_in_place_costs_a_lower_tier_and_no
 ) -> None:
     with Engine(str(tiny_model()), Settings(n_ubatch=128, n_threads=1)) as engine:
         tokens = ids(250, 1)  # in a ring of 256 cells: the question runs round its end
-        engine.save_tokens(library, tokens, "block", align="whole")
+        save_tokens(engine, library, tokens, "block", align="whole")
         with Tiers(engine, library, resident_bytes=MUCH, memory_bytes=MUCH) as tiers:
             tiers.graft("block").grafted.prefill(ids(30, 2))
             hit = tiers.graft("block")
@@ -151,15 +152,15 @@ def test_the_least_recently_used_resident_goes_first_and_its_context_is_used_aga
 ) -> None:
     names = ["a", "b", "c"]
     for seed, name in enumerate(names):
-        engine.save_tokens(library, ids(60, seed), name, align="whole")
+        save_tokens(engine, library, ids(60, seed), name, align="whole")
     with engine.new_context(replace(engine.settings, n_ctx=256), 1100) as probe:
         one = probe.buffer_bytes
     with Tiers(engine, library, resident_bytes=2 * one + one // 2) as tiers:
         kept = {name: tiers.graft(name) for name in ("a", "b")}
         assert tiers.graft("a").tier == "resident"
-        contexts = [hit.grafted.context for hit in kept.values()]
+        contexts = [hit.grafted.place.context for hit in kept.values()]
         third = tiers.graft("c")  # b has to go
-        assert any(third.grafted.context is context for context in contexts)
+        assert any(third.grafted.place.context is context for context in contexts)
         assert [tiers.near(hit.block_id) for hit in (kept["a"], kept["b"], third)] == [
             "resident",
             "disk",
@@ -176,8 +177,8 @@ def test_the_memory_tier_keeps_to_its_budget(engine: Engine, library: Library) -
     sizes = {}
     for seed in range(4):
         name = f"block-{seed}"
-        engine.save_tokens(library, ids(64 + 64 * seed, seed), name, align="whole")
-        sizes[name] = engine.graft(library.open(name)).prepared.nbytes
+        save_tokens(engine, library, ids(64 + 64 * seed, seed), name, align="whole")
+        sizes[name] = engine.graft(library.open(name)).place.prepared.nbytes
     budget = sizes["block-2"] + sizes["block-3"]
     with Tiers(engine, library, memory_bytes=budget) as tiers:
         for name in [*sizes, *sizes]:
@@ -193,14 +194,14 @@ def test_the_memory_tier_keeps_to_its_budget(engine: Engine, library: Library) -
 def test_a_resident_budget_below_one_context_means_no_resident(
     engine: Engine, library: Library
 ) -> None:
-    engine.save_tokens(library, ids(60, 1), "block", align="whole")
+    save_tokens(engine, library, ids(60, 1), "block", align="whole")
     with Tiers(engine, library, resident_bytes=1) as tiers:
         assert [tiers.graft("block").tier for _ in range(2)] == ["disk", "disk"]
         assert tiers.used_bytes("resident") == 0
 
 
 def test_a_graft_whose_context_was_closed_says_so(engine: Engine, library: Library) -> None:
-    engine.save_tokens(library, ids(60, 1), "block", align="whole")
+    save_tokens(engine, library, ids(60, 1), "block", align="whole")
     with Tiers(engine, library, resident_bytes=MUCH) as tiers:
         grafted = tiers.graft("block").grafted
     with pytest.raises(DecodeError, match="closed"):
@@ -208,7 +209,7 @@ def test_a_graft_whose_context_was_closed_says_so(engine: Engine, library: Libra
 
 
 def test_an_unknown_block_leaves_what_is_near(engine: Engine, library: Library) -> None:
-    engine.save_tokens(library, ids(60, 1), "block", align="whole")
+    save_tokens(engine, library, ids(60, 1), "block", align="whole")
     with Tiers(engine, library, resident_bytes=MUCH) as tiers:
         tiers.graft("block")
         with pytest.raises(StoreMissing):
@@ -221,7 +222,7 @@ def test_blocks_of_different_length_in_any_order_stay_exact(
 ) -> None:
     lengths = (20, 700, 130, 512, 40, 300)
     for n in lengths:
-        engine.save_tokens(library, ids(n, n), f"n{n}", align="whole")
+        save_tokens(engine, library, ids(n, n), f"n{n}", align="whole")
     expected = {n: fresh(engine, ids(n, n), [9, 8, 7]) for n in lengths}
     rng = np.random.default_rng(3)
     for resident, memory in ((0, 0), (0, MUCH), (MUCH, MUCH)):
@@ -238,7 +239,7 @@ def test_memory_stays_flat_over_88_grafts(engine: Engine, library: Library) -> N
         raise AssertionError("no VmRSS")
 
     for n in range(11):
-        engine.save_tokens(library, ids(256, n), f"block-{n}", align="whole")
+        save_tokens(engine, library, ids(256, n), f"block-{n}", align="whole")
     with Tiers(engine, library, memory_bytes=3 << 20, resident_bytes=0) as tiers:
         after_warm_up = 0
         for turn in range(88):

@@ -18,15 +18,17 @@ from taliesin.engine.llama import Settings
 from taliesin.errors import StoreFull, UsageError
 from taliesin.host import pagecache
 from taliesin.measure import bench
-from taliesin.measure.bench import Bench, Report, Row, Sample
+from taliesin.measure.bench import Bench, BenchReport, BenchRow, Sample
 
 
-def row(n_tokens: int, mode: str, *seconds: float, exact: bool = True) -> Row:
-    return Row(n_tokens, mode, [Sample(s, 0.0, 0.0, 8, 8 if exact else 7, None) for s in seconds])
+def row(n_tokens: int, mode: str, *seconds: float, exact: bool = True) -> BenchRow:
+    return BenchRow(
+        n_tokens, mode, [Sample(s, 0.0, 0.0, 8, 8 if exact else 7, None) for s in seconds]
+    )
 
 
-def report(*rows: Row) -> Report:
-    return Report(list(rows), 1, 7, {}, {})
+def report(*rows: BenchRow) -> BenchReport:
+    return BenchReport(list(rows), 1, 7, {}, {})
 
 
 def test_break_even_is_interpolated_between_the_lengths_around_it() -> None:

@@ -18,6 +18,7 @@ import pytest
 from taliesin.engine import certificate, graft, llama
 from taliesin.engine.embedded import Engine
 from taliesin.engine.llama import Settings
+from taliesin.engine.save import save, save_tokens
 from taliesin.errors import CertificateMismatch, RecipeMismatch, StoreDamaged, UnsupportedModel
 from taliesin.store.blockfile import BlockFile
 from taliesin.store.library import Library
@@ -62,7 +63,7 @@ def grafted(engine: Engine, block: BlockFile, query: list[int], decoy_seed: int 
         tokens_for(engine.model, 150, decoy_seed), 0
     )
     put_back = engine.graft(block, n_extra=len(query) + 20)
-    return digests(put_back.context, query, n)
+    return digests(put_back.place.context, query, n)
 
 
 WRAPPED = 828
@@ -79,7 +80,7 @@ def test_window_layers_are_exact_at_every_length(
 ) -> None:
     with Engine(str(tiny_model())) as engine:
         tokens = tokens_for(engine.model, n)
-        engine.save_tokens(library, tokens, "block", align="whole")
+        save_tokens(engine, library, tokens, "block", align="whole")
         with library.open("block") as block:
             for length in QUERIES:
                 query = tokens_for(engine.model, length, seed=length)
@@ -92,7 +93,7 @@ def test_window_layers_are_exact_at_every_length(
 def test_gemma_4_shapes_are_exact(n: int, gemma4: Path, library: Library) -> None:
     with Engine(str(gemma4)) as engine:
         tokens = tokens_for(engine.model, n)
-        engine.save_tokens(library, tokens, "block", align="whole")
+        save_tokens(engine, library, tokens, "block", align="whole")
         with library.open("block") as block:
             for length in QUERIES:
                 query = tokens_for(engine.model, length, seed=length)
@@ -109,7 +110,7 @@ def test_other_ubatches_and_cache_types_are_exact(
     settings = Settings(n_ubatch=n_ubatch, type_k=type_k, type_v=type_v)
     with Engine(str(tiny_model()), settings=settings) as engine:
         tokens = tokens_for(engine.model, 701)
-        engine.save_tokens(library, tokens, "block", align="whole")
+        save_tokens(engine, library, tokens, "block", align="whole")
         with library.open("block") as block:
             for length in (1, 7, 600):
                 query = tokens_for(engine.model, length, seed=length)
@@ -121,7 +122,7 @@ def test_an_aligned_block_equals_the_one_shot_prompt(
 ) -> None:
     with Engine(str(tiny_model())) as engine:
         tokens = tokens_for(engine.model, 2100)
-        saved = engine.save_tokens(library, tokens, "block")
+        saved = save_tokens(engine, library, tokens, "block")
         assert saved.header.equals == "one-shot"
         assert (len(saved.header.tokens), len(saved.header.tail)) == (2048, 52)
         with library.open("block") as block:
@@ -144,9 +145,9 @@ def test_without_flash_attention_plain_layers_are_exact_and_window_layers_are_re
         tokens = tokens_for(engine.model, 300)
         if window:
             with pytest.raises(Exception, match="flash attention"):
-                engine.save_tokens(library, tokens, "block")
+                save_tokens(engine, library, tokens, "block")
             return
-        engine.save_tokens(library, tokens, "block")
+        save_tokens(engine, library, tokens, "block")
         with library.open("block") as block:
             query = tokens_for(engine.model, 7, seed=7)
             assert grafted(engine, block, query) == fresh(engine, settings, tokens, query)
@@ -159,7 +160,7 @@ def test_a_full_size_window_cache_is_refused(
         Engine(str(tiny_model()), settings=Settings(swa_full=True)) as engine,
         pytest.raises(UnsupportedModel, match="swa_full"),
     ):
-        engine.save_tokens(library, tokens_for(engine.model, 300), "block")
+        save_tokens(engine, library, tokens_for(engine.model, 300), "block")
 
 
 @pytest.mark.parametrize("n", [300, 777])
@@ -175,7 +176,7 @@ def test_gemma_3_is_exact(n: int, gemma3: Path, library: Library) -> None:
 def _exact_on_real_weights(model: Path, n: int, library: Library) -> None:
     with Engine(str(model)) as engine:
         tokens = tokens_for(engine.model, n)
-        engine.save_tokens(library, tokens, "block", align="whole")
+        save_tokens(engine, library, tokens, "block", align="whole")
         query = tokens_for(engine.model, 7, seed=7)
         with library.open("block") as block:
             assert grafted(engine, block, query) == fresh(engine, engine.settings, tokens, query)
@@ -204,7 +205,7 @@ def test_a_plain_restore_of_window_layers_is_not_exact(
     """
     with Engine(str(tiny_model())) as engine:
         tokens = tokens_for(engine.model, WRAPPED)
-        engine.save_tokens(library, tokens, "block", align="whole")
+        save_tokens(engine, library, tokens, "block", align="whole")
         query = tokens_for(engine.model, 7, seed=7)
         expected = fresh(engine, engine.settings, tokens, query)
         with library.open("block") as block:
@@ -219,7 +220,7 @@ def test_the_certificate_fails_on_a_wrong_graft_and_holds_on_a_right_one(
 ) -> None:
     with Engine(str(tiny_model())) as engine:
         tokens = tokens_for(engine.model, WRAPPED)
-        engine.save_tokens(library, tokens, "block", align="whole")
+        save_tokens(engine, library, tokens, "block", align="whole")
         with library.open("block") as block:
             assert engine.graft(block, certify=True).certified
             proof = block.header.certificate
@@ -236,7 +237,7 @@ def test_every_flipped_byte_is_refused_and_the_next_graft_is_exact(
 ) -> None:
     with Engine(str(tiny_model())) as engine:
         tokens = tokens_for(engine.model, 300)
-        engine.save_tokens(library, tokens, "good", align="whole")
+        save_tokens(engine, library, tokens, "good", align="whole")
         query = tokens_for(engine.model, 7, seed=7)
         expected = fresh(engine, engine.settings, tokens, query)
         with library.open("good") as block:
@@ -258,7 +259,7 @@ def test_a_payload_of_zeros_is_refused_before_the_engine(
     tiny_model: Callable[..., Path], library: Library
 ) -> None:
     with Engine(str(tiny_model())) as engine:
-        engine.save_tokens(library, tokens_for(engine.model, 200), "block")
+        save_tokens(engine, library, tokens_for(engine.model, 200), "block")
         with library.open("block") as block:
             data = bytearray(block.path.read_bytes())
             start = block.layout.payload_offset
@@ -274,7 +275,7 @@ def test_another_thread_count_or_ubatch_is_refused_or_labelled(
     overrides: dict[str, int], tiny_model: Callable[..., Path], library: Library
 ) -> None:
     with Engine(str(tiny_model())) as engine:
-        engine.save_tokens(library, tokens_for(engine.model, 200), "block")
+        save_tokens(engine, library, tokens_for(engine.model, 200), "block")
         with library.open("block") as block:
             with pytest.raises(RecipeMismatch, match=next(iter(overrides))):
                 engine.graft(block, overrides=overrides)
@@ -287,7 +288,7 @@ def test_another_model_of_the_same_shape_is_refused(
     tiny_model: Callable[..., Path], library: Library
 ) -> None:
     with Engine(str(tiny_model(seed=1))) as engine:
-        engine.save_tokens(library, tokens_for(engine.model, 200), "block")
+        save_tokens(engine, library, tokens_for(engine.model, 200), "block")
     with Engine(str(tiny_model(seed=2))) as engine, library.open("block") as block:
         for inexact in (False, True):
             with pytest.raises(RecipeMismatch, match="another model"):
@@ -298,7 +299,7 @@ def test_an_environment_switch_is_named_in_the_refusal(
     tiny_model: Callable[..., Path], library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Engine(str(tiny_model())) as engine:
-        engine.save_tokens(library, tokens_for(engine.model, 200), "block")
+        save_tokens(engine, library, tokens_for(engine.model, 200), "block")
         monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", "1")
         with (
             library.open("block") as block,
@@ -314,18 +315,18 @@ def test_positions_after_a_graft_end_at_the_last_token(
     tiny_model: Callable[..., Path], library: Library
 ) -> None:
     with Engine(str(tiny_model())) as engine:
-        engine.save_tokens(library, tokens_for(engine.model, 1000), "block", align="whole")
+        save_tokens(engine, library, tokens_for(engine.model, 1000), "block", align="whole")
         with library.open("block") as block:
             put_back = engine.graft(block)
-            assert put_back.context.position_range()[1] == 999
-            graft.require_cell_order(put_back.context, 1000)
+            assert put_back.place.context.position_range()[1] == 999
+            graft.require_cell_order(put_back.place.context, 1000)
 
 
 def test_the_same_question_twice_has_the_same_answer(
     tiny_model: Callable[..., Path], library: Library
 ) -> None:
     with Engine(str(tiny_model())) as engine:
-        engine.save(library, "The lamp burns at night. " * 30, "block")
+        save(engine, library, "The lamp burns at night. " * 30, "block")
         with library.open("block") as block:
             put_back = engine.graft(block)
             answers = [[step.token for step in put_back.generate("When?", 12)] for _ in range(3)]
@@ -340,9 +341,9 @@ def test_blocks_of_different_lengths_in_any_order(
         query = tokens_for(engine.model, 7, seed=7)
         for n in (1500, 90, 769):
             tokens = tokens_for(engine.model, n, seed=n)
-            engine.save_tokens(library, tokens, f"b{n}", align="whole")
+            save_tokens(engine, library, tokens, f"b{n}", align="whole")
             expected[n] = fresh(engine, engine.settings, tokens, query)
         for n in (90, 1500, 769, 90, 1500):
             with library.open(f"b{n}") as block:
                 put_back = engine.graft(block)
-                assert digests(put_back.context, query, n) == expected[n]
+                assert digests(put_back.place.context, query, n) == expected[n]

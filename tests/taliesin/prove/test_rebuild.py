@@ -22,9 +22,10 @@ from msgspec import structs
 
 from taliesin import cli
 from taliesin.engine import certificate, graft, llama
-from taliesin.engine import recipe as fingerprint
+from taliesin.engine import recipe as recipes
 from taliesin.engine.embedded import Engine
 from taliesin.engine.llama import Settings
+from taliesin.engine.save import save
 from taliesin.errors import CertificateMismatch, ModelError, StoreFull, StoreLocked
 from taliesin.host import console
 from taliesin.prove import rebuild as rebuilding
@@ -46,12 +47,12 @@ def model(tiny_model: Callable[..., Path]) -> Path:
     return tiny_model()
 
 
-def save(
+def fill(
     library: Library, model: Path, names: tuple[str, ...] = ("short", "ring"), **settings: Any
 ) -> None:
     with Engine(str(model), settings=replace(SETTINGS, **settings)) as engine:
         for name in names:
-            engine.save(library, f"{name}: " + TEXT * LENGTHS[name], name)
+            save(engine, library, f"{name}: " + TEXT * LENGTHS[name], name)
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def from_old_engine(library: Library, model: Path, *names: str) -> None:
     real = llama.build_info
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(llama, "build_info", lambda: {**real(), "llama_cpp_python": "0.0.1"})
-        save(library, model, names or ("short", "ring"))
+        fill(library, model, names or ("short", "ring"))
 
 
 def require_usable(library: Library, model: Path, name: str) -> None:
@@ -78,7 +79,7 @@ def by_name(outcomes: list[Outcome]) -> dict[str, Outcome]:
 
 
 def test_blocks_of_this_engine_are_verified_and_not_touched(library: Library, model: Path) -> None:
-    save(library, model)
+    fill(library, model)
     before = [(line.name, line.id) for line in library.list()]
     report = Rebuilder(library, str(model)).run()
     assert [o.status for o in report.outcomes] == ["verified", "verified"]
@@ -117,7 +118,7 @@ def test_rebuilt_payload_is_the_one_that_saving_gives(
     from_old_engine(library, model, "ring")
     Rebuilder(library, str(model)).run()
     with Library(tmp_path / "fresh") as fresh:
-        save(fresh, model, ("ring",))
+        fill(fresh, model, ("ring",))
         with library.open("ring") as ours, fresh.open("ring") as theirs:
             size = ours.payload_bytes
             assert ours.read_at(0, size) == theirs.read_at(0, theirs.payload_bytes)
@@ -126,7 +127,7 @@ def test_rebuilt_payload_is_the_one_that_saving_gives(
 
 @pytest.mark.parametrize("change", [{"threads": 2}, {"ubatch": 64}])
 def test_other_settings_move_blocks(library: Library, model: Path, change: dict[str, int]) -> None:
-    save(library, model)
+    fill(library, model)
     report = Rebuilder(library, str(model), **change).run()  # type: ignore[arg-type]
     assert [o.status for o in report.outcomes] == ["rebuilt", "rebuilt"]
     require_usable(library, model, "ring")
@@ -142,7 +143,7 @@ def test_other_settings_move_blocks(library: Library, model: Path, change: dict[
 def test_another_model_of_the_same_vocabulary_takes_blocks_over(
     library: Library, model: Path, tiny_model: Callable[..., Path]
 ) -> None:
-    save(library, model)
+    fill(library, model)
     other = tiny_model(seed=2)
     report = Rebuilder(library, str(other)).run()
     assert [o.status for o in report.outcomes] == ["rebuilt", "rebuilt"]
@@ -153,7 +154,7 @@ def test_another_model_of_the_same_vocabulary_takes_blocks_over(
 def test_model_under_which_the_ids_are_other_text_is_refused(
     library: Library, model: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Callable[..., Path]
 ) -> None:
-    save(library, model, ("short",))
+    fill(library, model, ("short",))
     before = library.info("short").id
     monkeypatch.setattr(llama.Model, "text", lambda *_a, **_k: "something else")
     monkeypatch.setattr(
@@ -166,7 +167,7 @@ def test_model_under_which_the_ids_are_other_text_is_refused(
 
 
 def test_block_whose_model_is_not_here_is_left(library: Library, model: Path) -> None:
-    save(library, model, ("short",))
+    fill(library, model, ("short",))
     report = Rebuilder(library).run()
     assert report.outcomes[0].status == "left"
     assert "is not here" in report.outcomes[0].reason
@@ -175,7 +176,7 @@ def test_block_whose_model_is_not_here_is_left(library: Library, model: Path) ->
 
 
 def test_model_that_is_nothing_is_one_error(library: Library, model: Path) -> None:
-    save(library, model, ("short",))
+    fill(library, model, ("short",))
     with pytest.raises(ModelError):
         Rebuilder(library, "no-such-model").run()
 
@@ -196,7 +197,7 @@ def test_block_of_another_engine_is_left(library: Library, model: Path) -> None:
 
 
 def test_damaged_payload_is_computed_anew(library: Library, model: Path) -> None:
-    save(library, model, ("short",))
+    fill(library, model, ("short",))
     path = library.block_path(library.info("short").id)
     raw = bytearray(path.read_bytes())
     raw[-5000] ^= 1
@@ -211,7 +212,7 @@ def test_damaged_payload_is_computed_anew(library: Library, model: Path) -> None
 def test_block_without_a_readable_header_fails_and_the_others_go_on(
     library: Library, model: Path
 ) -> None:
-    save(library, model)
+    fill(library, model)
     path = library.block_path(library.info("short").id)
     path.chmod(0o600)
     path.write_bytes(b"nothing")
@@ -242,7 +243,7 @@ def test_new_generation_that_does_not_prove_is_thrown_away(
 def test_proof_sees_one_wrong_value(
     library: Library, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save(library, model, ("short",))
+    fill(library, model, ("short",))
     with Engine(str(model), settings=SETTINGS) as engine, library.open("short") as block:
         rebuilding.certify(engine, block)
         prepare = graft.prepare
@@ -274,7 +275,7 @@ def test_names_that_share_a_block_move_together(library: Library, model: Path) -
 def test_oldest_proof_comes_first_and_the_time_limit_goes_on_there(
     library: Library, model: Path
 ) -> None:
-    save(library, model, ("short", "ring", "split"))
+    fill(library, model, ("short", "ring", "split"))
     ids = {name: library.info(name).id for name in LENGTHS}
     soon = 4e9
     for at, name in enumerate(("split", "short", "ring")):
@@ -303,7 +304,7 @@ def test_interrupted_work_goes_on_where_it_stopped(library: Library, model: Path
 
 def test_dry_run_says_what_is_stale_and_changes_nothing(library: Library, model: Path) -> None:
     from_old_engine(library, model, "short")
-    save(library, model, ("ring",))
+    fill(library, model, ("ring",))
     before = library.list()
     found = by_name(Rebuilder(library, str(model), dry_run=True).run().outcomes)
     assert (found["short"].status, found["ring"].status) == ("stale", "verified")
@@ -312,7 +313,7 @@ def test_dry_run_says_what_is_stale_and_changes_nothing(library: Library, model:
 
 
 def test_damaged_name_is_a_failure(library: Library, model: Path) -> None:
-    save(library, model)
+    fill(library, model)
     path = library.refs.path("short")
     os.chmod(path, 0o600)
     Path(os.fsdecode(path)).write_bytes(b"nothing")
@@ -336,7 +337,7 @@ def test_place_that_cannot_be_written_is_one_error(
 
 
 def test_two_rebuilds_do_not_meet(library: Library, model: Path) -> None:
-    save(library, model, ("short",))
+    fill(library, model, ("short",))
 
     def second(_outcome: Outcome) -> None:
         with pytest.raises(StoreLocked, match="another rebuild"):
@@ -384,7 +385,7 @@ def test_name_given_to_another_block_meanwhile_is_left_alone(
 def test_recipe_of_an_older_version_with_fewer_fields_is_rebuilt(
     library: Library, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = fingerprint.of_context
+    real = recipes.of_context
 
     def older(context: Any, sha256: str) -> dict[str, Any]:
         recipe = real(context, sha256)
@@ -392,8 +393,8 @@ def test_recipe_of_an_older_version_with_fewer_fields_is_rebuilt(
         return recipe
 
     with monkeypatch.context() as patch:
-        patch.setattr(fingerprint, "of_context", older)
-        save(library, model, ("short",))
+        patch.setattr(recipes, "of_context", older)
+        fill(library, model, ("short",))
     assert Rebuilder(library, str(model)).run().outcomes[0].status == "rebuilt"
     require_usable(library, model, "short")
 
@@ -499,7 +500,7 @@ def test_command_says_one_line_when_nothing_is_wrong(
     run: Callable[..., tuple[int, str, str]], library: Library, model: Path
 ) -> None:
     from_old_engine(library, model, "short")
-    save(library, model, ("ring",))
+    fill(library, model, ("ring",))
     place = ("--library", str(library.path), "--model", str(model))
     code, out, err = run("rebuild", *place, "--dry-run")
     assert (code, out.count("\n")) == (4, 1)
@@ -521,7 +522,7 @@ def test_command_says_one_line_when_nothing_is_wrong(
 def test_command_as_json_and_failure_is_exit_3(
     run: Callable[..., tuple[int, str, str]], library: Library, model: Path
 ) -> None:
-    save(library, model, ("short",))
+    fill(library, model, ("short",))
     path = library.block_path(library.info("short").id)
     path.chmod(0o600)
     path.write_bytes(b"nothing")
@@ -561,7 +562,7 @@ def test_command_in_a_process_of_its_own(library: Library, model: Path) -> None:
 def test_import_says_exact_only_after_the_certificate_held(
     run: Callable[..., tuple[int, str, str]], library: Library, model: Path, tmp_path: Path
 ) -> None:
-    save(library, model, ("short",))
+    fill(library, model, ("short",))
     from_old_engine(library, model, "ring")
     bundle, other = str(tmp_path / "blocks.tar"), str(tmp_path / "other")
     assert run("export", "--all", "--library", str(library.path), "--out", bundle)[0] == 0
@@ -594,7 +595,7 @@ def test_import_does_not_trust_a_recipe_whose_certificate_fails(
     take = certificate.take
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(certificate, "take", lambda *a: structs.replace(take(*a), sha256=("0" * 64,)))
-        save(library, model, ("short",))
+        fill(library, model, ("short",))
     bundle, other = str(tmp_path / "blocks.tar"), str(tmp_path / "other")
     run("export", "--all", "--library", str(library.path), "--out", bundle)
     code, _, err = run("import", bundle, "--library", other, "--model", str(model))

@@ -12,6 +12,7 @@ import pytest
 from taliesin.engine import certificate, llama
 from taliesin.engine.embedded import Engine
 from taliesin.engine.llama import Settings
+from taliesin.engine.save import save
 from taliesin.errors import UsageError
 from taliesin.store.library import Library
 
@@ -47,7 +48,7 @@ def library(tmp_path: Path) -> Iterator[Library]:
 def test_a_text_is_stored_as_it_is_and_grafted_exactly(
     engine: Engine, library: Library, text: str
 ) -> None:
-    (saved,) = engine.save(library, text, "text")
+    (saved,) = save(engine, library, text, "text")
     with library.open("text") as block:
         assert block.header.text == text
         grafted = engine.graft(block, library=library)
@@ -58,15 +59,15 @@ def test_a_text_is_stored_as_it_is_and_grafted_exactly(
         context.decode(saved.header.tokens, 0, logits=False)
         vectors = list(llama.greedy(context, query, len(saved.header.tokens), 7))
     for step, logits in enumerate(vectors[:-1]):
-        following = grafted.context.decode([int(logits.argmax())], position + step)
+        following = grafted.place.context.decode([int(logits.argmax())], position + step)
         assert following is not None
         got.append(certificate.digest(following))
     assert got == [certificate.digest(v) for v in vectors]
 
 
 def test_a_special_token_inside_a_document_stays_text(engine: Engine, library: Library) -> None:
-    (plain,) = engine.save(library, "nothing special here", "plain")
-    (hostile,) = engine.save(library, TEXTS["special tokens"], "hostile")
+    (plain,) = save(engine, library, "nothing special here", "plain")
+    (hostile,) = save(engine, library, TEXTS["special tokens"], "hostile")
 
     def control_tokens(ids: list[int]) -> int:
         return sum(
@@ -94,8 +95,8 @@ def test_a_line_of_a_megabyte_becomes_parts_without_a_gap(engine: Engine) -> Non
 def test_a_block_is_refused_for_a_prompt_that_does_not_begin_with_it(
     engine: Engine, library: Library
 ) -> None:
-    engine.save(library, "the first text", "first")
-    engine.save(library, "the second text", "second")
+    save(engine, library, "the first text", "first")
+    save(engine, library, "the second text", "second")
     with library.open("first") as first, library.open("second") as second:
         grafted = engine.graft(first)
         own = [*first.header.tokens.tolist(), 7, 8]
@@ -122,7 +123,7 @@ def test_two_hundred_questions_are_answered_alike_cold_and_grafted(
             .joinpath("data/texts/skellan_light.txt")
             .read_text(encoding="utf-8")
         )
-        (saved, *_) = engine.save(library, text, "light", align="whole", block_tokens=200)
+        (saved, *_) = save(engine, library, text, "light", align="whole", block_tokens=200)
         tokens = saved.header.tokens.tolist()
         with library.open(saved.info.name or "") as block:
             grafted = engine.graft(block)
@@ -139,5 +140,5 @@ def test_two_hundred_questions_are_answered_alike_cold_and_grafted(
                     grafted.put_back()
                     assert [
                         certificate.digest(v)
-                        for v in llama.greedy(grafted.context, query, len(tokens), 4)
+                        for v in llama.greedy(grafted.place.context, query, len(tokens), 4)
                     ] == expected

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from taliesin.engine.embedded import Engine
+from taliesin.engine.save import save_tokens
 from taliesin.errors import RecipeMismatch, TaliesinError, UsageError
 from taliesin.prove.shift import shift
 from taliesin.prove.verify import Sabotage, verify
@@ -31,8 +32,8 @@ def saved(
         Engine(str(model)) as engine,
     ):
         ids = np.random.default_rng(0).integers(5, engine.model.n_vocab, 2 * 1024 + 20).tolist()
-        engine.save_tokens(library, ids[:WRAPPED], "whole", align="whole")
-        engine.save_tokens(library, ids, "aligned")
+        save_tokens(engine, library, ids[:WRAPPED], "whole", align="whole")
+        save_tokens(engine, library, ids, "aligned")
         yield library, model
 
 
@@ -96,7 +97,7 @@ def test_another_thread_count_is_caught_on_real_weights(smollm2: Path, tmp_path:
     """
     with Library(tmp_path / "library") as library, Engine(str(smollm2)) as engine:
         ids = np.random.default_rng(0).integers(10, 40_000, 600).tolist()
-        engine.save_tokens(library, ids, "block")
+        save_tokens(engine, library, ids, "block")
         with library.open("block") as block:
             report = verify(
                 block, smollm2, trials=1, n_steps=6, lengths=(1,), sabotage=Sabotage.THREADS
@@ -109,7 +110,7 @@ def test_plain_swa_is_refused_where_there_is_no_window(
 ) -> None:
     model = tiny_model(window=0)
     with Library(tmp_path / "library") as library, Engine(str(model)) as engine:
-        engine.save_tokens(library, list(range(5, 100)), "block")
+        save_tokens(engine, library, list(range(5, 100)), "block")
         with library.open("block") as block, pytest.raises(UsageError, match="window"):
             verify(block, model, sabotage=Sabotage.PLAIN_SWA)
 
@@ -143,7 +144,7 @@ def test_a_moved_graft_differs_and_its_control_differs_too(
 ) -> None:
     with Library(tmp_path / "library") as library, Engine(str(tiny_model(window=window))) as engine:
         ids = np.random.default_rng(0).integers(5, engine.model.n_vocab, 300).tolist()
-        engine.save_tokens(library, ids, "block")
+        save_tokens(engine, library, ids, "block")
         with library.open("block") as block:
             (result,) = shift(engine, block, (16,), n_queries=3, n_steps=2)
     assert result.moved.n == result.control.n == 9

@@ -19,6 +19,7 @@ import pytest
 from taliesin.engine.embedded import Engine
 from taliesin.engine.llama import Settings
 from taliesin.engine.prefill import PrefixCache
+from taliesin.engine.save import save
 from taliesin.serve import requests
 from taliesin.serve.embedded import Embedded
 from taliesin.serve.plan import Begun, Cancellation, Ended, Left
@@ -194,8 +195,8 @@ def test_texts_ids_and_what_does_not_fit(live: SimpleNamespace) -> None:
 
 def test_a_saved_block_is_found_and_can_be_named(live: SimpleNamespace) -> None:
     with Library(live.library) as library:
-        saved = live.engine.save(library, text(900, 7), "notes")[0]
-        live.engine.save(library, text(100, 8), "short")  # ends between two pieces
+        saved = save(live.engine, library, text(900, 7), "notes")[0]
+        save(live.engine, library, text(100, 8), "short")  # ends between two pieces
     n = len(saved.header.tokens)
     assert n % SETTINGS.n_ubatch == 0
     live.engine.drop_context()

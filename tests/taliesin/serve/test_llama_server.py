@@ -22,14 +22,15 @@ import pytest
 
 from taliesin.engine.embedded import Engine
 from taliesin.engine.llama import Settings
+from taliesin.engine.save import save
 from taliesin.errors import EngineUnavailable
 from taliesin.serve import requests
 from taliesin.serve.listen import FrontServer
 from taliesin.serve.llama_server import LlamaServer
 from taliesin.serve.plan import Begun, Cancellation, Ended, Event
 from taliesin.server import process as server
-from taliesin.server.backend import ServerEngine
-from taliesin.server.process import Options
+from taliesin.server.backend import ServerBackend
+from taliesin.server.options import Options
 from taliesin.store.library import Library
 from tests.taliesin.serve.fronts import address, fronted, post
 
@@ -61,11 +62,11 @@ def live(tiny_model: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         Engine(str(model), settings=Settings(n_ubatch=256, n_threads=1)) as engine,
     ):
         for seed, name in enumerate(("notes", "other")):
-            engine.save(library, text(900, seed), name)
+            save(engine, library, text(900, seed), name)
     made = server.launch(model, OPTIONS, folder / "server")
     try:
         with (
-            ServerEngine(str(model), server=made) as ready,
+            ServerBackend(str(model), server=made) as ready,
             fronted(LlamaServer(ready, folder / "library", "tiny")) as front,
         ):
             yield SimpleNamespace(
@@ -110,8 +111,8 @@ def test_a_named_block_answers_a_chat_as_the_engine_does(
     raw = openai_client.chat.completions.with_raw_response.create(**asked)
     answer = raw.parse()
     with Library(live.library) as library, library.open("notes") as block:
-        grafted = live.engine.graft_block(block)
-        expected = grafted.complete(grafted.query("what is in it?"), 8)
+        grafted = live.engine.graft(block)
+        expected = grafted.place.complete(grafted.query("what is in it?"), 8)
         assert raw.headers["x-taliesin-block"] == block.block_id
         assert raw.headers["x-taliesin-tokens-skipped"] == str(len(block.header.tokens))
     assert raw.headers["x-taliesin-proof"].startswith("exact")
@@ -132,7 +133,7 @@ def test_the_longest_block_that_begins_the_prompt_is_grafted(
 ) -> None:
     with Library(live.library) as library, library.open("other") as block:
         ids = [*block.header.tokens.tolist(), *range(300, 310)]
-        expected = live.engine.graft_block(block).complete(list(range(300, 310)), 6)
+        expected = live.engine.graft(block).place.complete(list(range(300, 310)), 6)
         n_block = len(block.header.tokens)
     asked = {
         "model": "tiny",
@@ -323,7 +324,7 @@ def test_a_template_that_raises_is_the_clients_fault(tiny_model: Models, tmp_pat
     )
     try:
         with (
-            ServerEngine(str(tiny_model()), server=held) as engine,
+            ServerBackend(str(tiny_model()), server=held) as engine,
             fronted(LlamaServer(engine, tmp_path / "none", "tiny")) as front,
             client_of(front) as client,
         ):

@@ -20,8 +20,12 @@ import pytest
 from typer.testing import CliRunner
 
 from taliesin import cli
+from taliesin.engine.backend import LOGITS, Backend
 from taliesin.engine.embedded import Engine
 from taliesin.engine.llama import Settings
+from taliesin.engine.report import GraftReport
+from taliesin.engine.report import report as report_graft
+from taliesin.engine.save import save, save_tokens
 from taliesin.errors import (
     ContextFull,
     EngineUnavailable,
@@ -31,8 +35,12 @@ from taliesin.errors import (
     UsageError,
 )
 from taliesin.server import process as server
-from taliesin.server.backend import LEVEL, STEPS, ServerEngine
-from taliesin.server.process import N_PROBS, Options, Server
+from taliesin.server.backend import ServerBackend
+from taliesin.server.client import N_PROBS
+from taliesin.server.options import Options
+from taliesin.server.process import Server
+from taliesin.server.served import LEVEL
+from taliesin.server.verify import STEPS, verify
 from taliesin.state import slotfile
 from taliesin.store.check import check as check_library
 from taliesin.store.library import Library
@@ -68,13 +76,13 @@ def serving(
 def engine(
     request: pytest.FixtureRequest, tiny_model: Models, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
-    """A ServerEngine on a server of four slots, on a model with window layers and on one
+    """A ServerBackend on a server of four slots, on a model with window layers and on one
     without.
     """
     model = tiny_model() if request.param == "window" else tiny_model(window=0)
     with (
         serving(model, tmp_path_factory.mktemp("server")) as made,
-        ServerEngine(str(model), server=made) as ready,
+        ServerBackend(str(model), server=made) as ready,
     ):
         yield ready
 
@@ -94,33 +102,55 @@ LENGTHS = (200, 512, 600, 700, 900, 1024, 1300)
 
 @pytest.mark.parametrize("n", LENGTHS)
 def test_a_graft_equals_the_live_run_at_every_length(
-    engine: ServerEngine, tmp_path: Path, n: int
+    engine: ServerBackend, tmp_path: Path, n: int
 ) -> None:
     with Library(tmp_path / "library") as library:
-        engine.save_tokens(library, ids(n), "block", align="whole")
+        save_tokens(engine, library, ids(n), "block", align="whole")
         with library.open("block") as block:
-            report = engine.verify_block(block, lengths=(1, 7, 64))
+            report = verify(engine, block, lengths=(1, 7, 64))
     for row in report.rows:
-        assert (row.reused, row.evaluated) == (n, row.query_tokens)
-        assert (row.tokens_live, row.logprobs_live) == (STEPS, STEPS)
+        assert (row.n_reused, row.n_evaluated) == (n, row.query_tokens)
+        assert (row.tokens_block_then_query, row.equal_block_then_query) == (STEPS, STEPS)
         if n % UBATCH == 0:
-            assert row.logprobs_one_shot == STEPS
+            assert row.equal_one_shot == STEPS
     assert report.exact
     assert report.level == LEVEL
 
 
+def test_what_is_written_for_a_backend_runs_on_both(engine: ServerBackend, tmp_path: Path) -> None:
+    def use(backend: Backend, library: Library) -> tuple[str, GraftReport]:
+        (saved,) = save(backend, library, text(900), backend.kind)
+        with library.open(saved.info.id) as block:
+            grafted = backend.graft(block, library=library)
+        answer = "".join(step.text for step in grafted.generate("what?", 8))
+        assert grafted.place.asked.n_reused == len(saved.header.tokens)
+        assert grafted.exact
+        return answer, report_graft(grafted, answer)
+
+    with (
+        Library(tmp_path / "library") as library,
+        Engine(str(engine.model.path), settings=SETTINGS) as embedded,
+    ):
+        answers = [use(backend, library) for backend in (engine, embedded)]
+        with library.open("server") as block, pytest.raises(UsageError, match="no logits"):
+            engine.graft(block).prefill([300])
+    assert len({answer for answer, _ in answers}) == 1
+    assert [outcome.engine for _, outcome in answers] == ["server", "embedded"]
+    assert [outcome.level for _, outcome in answers] == [LEVEL, LOGITS]
+
+
 def test_a_short_block_under_a_long_query_is_still_used(
-    engine: ServerEngine, tmp_path: Path
+    engine: ServerBackend, tmp_path: Path
 ) -> None:
     """Less than a tenth of the prompt, which is llama-server's own threshold for keeping what a
     slot holds.
     """
     with Library(tmp_path / "library") as library:
-        engine.save_tokens(library, ids(150), "block", align="whole")
+        save_tokens(engine, library, ids(150), "block", align="whole")
         with library.open("block") as block:
-            report = engine.verify_block(block, lengths=(1500,))
+            report = verify(engine, block, lengths=(1500,))
     assert report.exact
-    assert report.rows[0].reused == 150
+    assert report.rows[0].n_reused == 150
 
 
 def test_a_server_with_full_window_caches_is_exact_and_reuses_short_blocks(
@@ -130,42 +160,42 @@ def test_a_server_with_full_window_caches_is_exact_and_reuses_short_blocks(
     options = Options(n_slots=2, n_ctx=2048, n_ubatch=UBATCH, n_threads=1, swa_full=True)
     with (
         serving(model, tmp_path / "server", options) as made,
-        ServerEngine(str(model), server=made) as engine,
+        ServerBackend(str(model), server=made) as engine,
         Library(tmp_path / "library") as library,
     ):
         for n in (100, 700, 1300):
-            engine.save_tokens(library, ids(n), f"b{n}", align="whole")
+            save_tokens(engine, library, ids(n), f"b{n}", align="whole")
             with library.open(f"b{n}") as block:
-                assert engine.verify_block(block).exact
+                assert verify(engine, block).exact
 
 
 @pytest.mark.parametrize("n", [300, 900, 1024])
 def test_server_and_embedded_engine_save_the_same_bytes(
-    engine: ServerEngine, tmp_path: Path, n: int
+    engine: ServerBackend, tmp_path: Path, n: int
 ) -> None:
     with (
         Library(tmp_path / "library") as library,
         Engine(str(engine.model.path), settings=SETTINGS) as embedded,
     ):
-        engine.save_tokens(library, ids(n), "server", align="whole")
-        embedded.save_tokens(library, ids(n), "embedded", align="whole")
+        save_tokens(engine, library, ids(n), "server", align="whole")
+        save_tokens(embedded, library, ids(n), "embedded", align="whole")
         with library.open("server") as ours, library.open("embedded") as theirs:
             assert ours.payload_bytes == theirs.payload_bytes
             assert ours.read_at(0, ours.payload_bytes) == theirs.read_at(0, theirs.payload_bytes)
 
 
 def test_a_block_of_the_embedded_engine_serves_the_server(
-    engine: ServerEngine, tmp_path: Path
+    engine: ServerBackend, tmp_path: Path
 ) -> None:
     with (
         Library(tmp_path / "library") as library,
         Engine(str(engine.model.path), settings=SETTINGS) as embedded,
     ):
-        embedded.save(library, text(1500), "block")
+        save(embedded, library, text(1500), "block")
         with library.open("block") as block:
-            report = engine.verify_block(block)
-            grafted = engine.graft_block(block, library=library, certify=True)
-            answer = grafted.complete(grafted.query("what?"), 12, ignore_eos=True)
+            report = verify(engine, block)
+            grafted = engine.graft(block, library=library, certify=True)
+            answer = grafted.place.complete(grafted.query("what?"), 12, ignore_eos=True)
             put_back = embedded.graft(block, library=library)
             logits = put_back.prefill(put_back.query("what?"))
     assert report.exact
@@ -175,14 +205,14 @@ def test_a_block_of_the_embedded_engine_serves_the_server(
 
 
 def test_a_block_of_the_server_comes_back_to_the_embedded_engine(
-    engine: ServerEngine, tmp_path: Path
+    engine: ServerBackend, tmp_path: Path
 ) -> None:
     with (
         Library(tmp_path / "library") as library,
         Engine(str(engine.model.path), settings=SETTINGS) as embedded,
     ):
-        engine.save_tokens(library, ids(900), "server", align="whole")
-        embedded.save_tokens(library, ids(900), "embedded", align="whole")
+        save_tokens(engine, library, ids(900), "server", align="whole")
+        save_tokens(embedded, library, ids(900), "embedded", align="whole")
         with library.open("server") as ours, library.open("embedded") as theirs:
             back = embedded.graft(ours, library=library)
             label, logits = back.label, back.prefill(ids(7, 2)).tobytes()
@@ -191,46 +221,46 @@ def test_a_block_of_the_server_comes_back_to_the_embedded_engine(
 
 
 def test_a_question_is_answered_from_the_slot_that_holds_the_block(
-    engine: ServerEngine, tmp_path: Path
+    engine: ServerBackend, tmp_path: Path
 ) -> None:
     with Library(tmp_path / "library") as library:
-        engine.save_tokens(library, ids(600, 3), "block", align="whole")
+        save_tokens(engine, library, ids(600, 3), "block", align="whole")
         with library.open("block") as block:
-            grafted = engine.graft_block(block)
-            first = grafted.complete(ids(9, 4), 4, n_probs=N_PROBS, ignore_eos=True)
-            again = grafted.complete(ids(9, 4), 4, n_probs=N_PROBS, ignore_eos=True)
-            assert grafted.restores == 1
-            assert engine.graft_block(block).resident
+            grafted = engine.graft(block)
+            first = grafted.place.complete(ids(9, 4), 4, n_probs=N_PROBS, ignore_eos=True)
+            again = grafted.place.complete(ids(9, 4), 4, n_probs=N_PROBS, ignore_eos=True)
+            assert grafted.place.restores == 1
+            assert engine.graft(block).place.resident
     assert again.cache_n == 600  # not the question as well
     assert again.logprobs == first.logprobs
 
 
-def test_five_blocks_in_four_slots_stay_exact(engine: ServerEngine, tmp_path: Path) -> None:
+def test_five_blocks_in_four_slots_stay_exact(engine: ServerBackend, tmp_path: Path) -> None:
     with Library(tmp_path / "library") as library:
         answers = {}
         for seed in range(5):
-            engine.save_tokens(library, ids(530 + seed, seed), f"b{seed}", align="whole")
+            save_tokens(engine, library, ids(530 + seed, seed), f"b{seed}", align="whole")
         for _round in range(2):
             for seed in range(5):
                 with library.open(f"b{seed}") as block:
-                    answer = engine.graft_block(block).complete(
+                    answer = engine.graft(block).place.complete(
                         ids(5, 9), 4, n_probs=N_PROBS, ignore_eos=True
                     )
                 assert answers.setdefault(seed, answer.logprobs) == answer.logprobs
 
 
 def test_an_unpinned_request_does_not_use_the_block_and_a_pinned_one_does(
-    engine: ServerEngine, tmp_path: Path
+    engine: ServerBackend, tmp_path: Path
 ) -> None:
     with Library(tmp_path / "library") as library:
-        engine.save_tokens(library, ids(600), "block", align="whole")
+        save_tokens(engine, library, ids(600), "block", align="whole")
         with library.open("block") as block:
-            grafted = engine.graft_block(block)
-            with engine.slots.lease(grafted.block_id) as slot:
-                engine.bring_in(grafted, slot, None)
+            grafted = engine.graft(block)
+            with engine.slots.lease(grafted.place.block_id) as slot:
+                grafted.place.bring_in(slot, None)
                 unpinned = engine.server.client.complete([*ids(600), 300], 1, -1)
                 slot.block = None
-            pinned = grafted.complete([300], 1)
+            pinned = grafted.place.complete([300], 1)
     assert unpinned.cache_n <= 1  # the first token is every prompt's
     assert (pinned.cache_n, pinned.prompt_n) == (600, 1)
 
@@ -269,21 +299,21 @@ def test_an_ineffective_restore_is_an_error_that_names_the_cause(
     model = tiny_model()
     with (
         serving(model, tmp_path / "server") as made,
-        ServerEngine(str(model), server=made) as engine,
+        ServerBackend(str(model), server=made) as engine,
         Library(tmp_path / "library") as library,
     ):
-        engine.save_tokens(library, ids(700), "block", align="whole")
+        save_tokens(engine, library, ids(700), "block", align="whole")
         with library.open("block") as block:
-            grafted = engine.graft_block(block)
+            grafted = engine.graft(block)
             # a file as the server saves it, in place of the laid-out one
             with engine.slots.lease(None) as slot:
                 engine.server.client.complete(ids(700), 0, slot.number)
                 made.client.save_slot(slot.number, "f")
-            grafted.image = memoryview((made.slot_folder / "f").read_bytes())
+            grafted.place.image = memoryview((made.slot_folder / "f").read_bytes())
             for number in range(4):
                 made.client.erase_slot(number)
             with pytest.raises(ServerError, match="did not use the block") as caught:
-                grafted.complete([300], 1)
+                grafted.place.complete([300], 1)
     assert caught.value.got == "0 reused, 701 evaluated"
     assert "window layers" in str(caught.value.hint)
 
@@ -294,16 +324,16 @@ def test_a_block_inside_the_window_is_refused_not_silently_recomputed(
     model = tiny_model()
     with (
         serving(model, tmp_path / "server") as made,
-        ServerEngine(str(model), server=made) as engine,
+        ServerBackend(str(model), server=made) as engine,
         Library(tmp_path / "library") as library,
         Engine(str(model), settings=SETTINGS) as embedded,
     ):
-        embedded.save_tokens(library, ids(100), "short", align="whole")
+        save_tokens(embedded, library, ids(100), "short", align="whole")
         with (
             library.open("short") as block,
             pytest.raises(ServerError, match="fits inside the window"),
         ):
-            engine.graft_block(block)
+            engine.graft(block)
 
 
 @pytest.mark.parametrize(
@@ -323,24 +353,24 @@ def test_options_that_are_not_exact_are_never_called_exact(
     model = tiny_model()
     with (
         serving(model, tmp_path / "server", options) as made,
-        ServerEngine(str(model), server=made) as engine,
+        ServerBackend(str(model), server=made) as engine,
         Library(tmp_path / "library") as library,
         Engine(str(model), settings=SETTINGS) as embedded,
     ):
         with pytest.raises(RecipeMismatch, match="would not be exact"):
-            engine.save_tokens(library, ids(600), "block")
-        embedded.save_tokens(library, ids(600), "block", align="whole")
+            save_tokens(engine, library, ids(600), "block")
+        save_tokens(embedded, library, ids(600), "block", align="whole")
         with library.open("block") as block:
             with pytest.raises(RecipeMismatch) as caught:
-                engine.graft_block(block)
-            grafted = engine.graft_block(block, inexact=True) if not options.kv_unified else None
+                engine.graft(block)
+            grafted = engine.graft(block, inexact=True) if not options.kv_unified else None
     assert reason in str(caught.value.got)
     if grafted is not None:
         assert grafted.label.startswith("inexact")
 
 
 def test_a_block_of_another_model_or_recipe_is_refused(
-    engine: ServerEngine, tiny_model: Models, tmp_path: Path
+    engine: ServerBackend, tiny_model: Models, tmp_path: Path
 ) -> None:
     window = engine.model.window
     with (
@@ -348,18 +378,18 @@ def test_a_block_of_another_model_or_recipe_is_refused(
         Engine(str(tiny_model(2, window)), settings=SETTINGS) as foreign,
         Engine(str(engine.model.path), settings=Settings(n_ubatch=128, n_threads=1)) as other,
     ):
-        foreign.save_tokens(library, ids(600), "foreign", align="whole")
-        other.save_tokens(library, ids(600), "other", align="whole")
+        save_tokens(foreign, library, ids(600), "foreign", align="whole")
+        save_tokens(other, library, ids(600), "other", align="whole")
         for name, field in (("foreign", "model_sha256"), ("other", "n_ubatch")):
             with library.open(name) as block, pytest.raises(RecipeMismatch, match=field):
-                engine.graft_block(block)
+                engine.graft(block)
 
 
 def test_a_damaged_block_is_refused_before_the_server_is_touched(
-    engine: ServerEngine, tmp_path: Path
+    engine: ServerBackend, tmp_path: Path
 ) -> None:
     with Library(tmp_path / "library") as library:
-        engine.save_tokens(library, ids(600), "block", align="whole")
+        save_tokens(engine, library, ids(600), "block", align="whole")
         path = library.block_path(library.info("block").id)
         path.chmod(0o600)
         with path.open("r+b") as file:
@@ -367,29 +397,29 @@ def test_a_damaged_block_is_refused_before_the_server_is_touched(
             file.write(b"\xff\xfe\xfd")
         before = engine.slots.book()
         with library.open("block") as block, pytest.raises(StoreDamaged):
-            engine.graft_block(block, library=library)
+            engine.graft(block, library=library)
     assert engine.slots.book() == before
 
 
-def test_a_prompt_that_does_not_fit_is_refused(engine: ServerEngine, tmp_path: Path) -> None:
+def test_a_prompt_that_does_not_fit_is_refused(engine: ServerBackend, tmp_path: Path) -> None:
     with Library(tmp_path / "library") as library, pytest.raises(ContextFull):
-        engine.save_tokens(library, ids(3000), "block")
+        save_tokens(engine, library, ids(3000), "block")
 
 
 # -- faults ----------------------------------------------------------------------------------------
 
 
 def test_bad_slot_files_are_refused_and_live_slots_stay(
-    engine: ServerEngine, tiny_model: Models, tmp_path: Path
+    engine: ServerBackend, tiny_model: Models, tmp_path: Path
 ) -> None:
     """What the server is never sent: every one of these is refused while parsing."""
     client, folder = engine.server.client, engine.server.slot_folder
     with Library(tmp_path / "library") as library:
-        engine.save_tokens(library, ids(600), "block", align="whole")
+        save_tokens(engine, library, ids(600), "block", align="whole")
         with library.open("block") as block:
-            grafted = engine.graft_block(block)
-            before = grafted.complete([300, 301], 3, n_probs=N_PROBS, ignore_eos=True)
-            good = bytes(grafted.image)
+            grafted = engine.graft(block)
+            before = grafted.place.complete([300, 301], 3, n_probs=N_PROBS, ignore_eos=True)
+            good = bytes(grafted.place.image)
             bad = {
                 "a1": good[: len(good) // 2],
                 "a2": b"",
@@ -406,11 +436,11 @@ def test_bad_slot_files_are_refused_and_live_slots_stay(
             # A missing file is the server's to refuse. It empties that slot; the others must not
             # notice.
             with engine.slots.lease(None) as other:
-                assert other.block != grafted.block_id
+                assert other.block != grafted.place.block_id
                 with pytest.raises(ServerError, match="refused"):
                     client.restore_slot(other.number, "0123")
                 other.block = None
-            after = grafted.complete([300, 301], 3, n_probs=N_PROBS, ignore_eos=True)
+            after = grafted.place.complete([300, 301], 3, n_probs=N_PROBS, ignore_eos=True)
     assert after.logprobs == before.logprobs
 
 
@@ -422,26 +452,31 @@ def test_a_killed_server_is_an_error_and_a_new_one_goes_on(
     with Library(tmp_path / "library") as library:
         with (
             serving(model, tmp_path / "one") as made,
-            ServerEngine(str(model), server=made) as engine,
+            ServerBackend(str(model), server=made) as engine,
         ):
-            engine.save_tokens(library, ids(900), "block", align="whole")
+            save_tokens(engine, library, ids(900), "block", align="whole")
             with library.open("block") as block:
-                grafted = engine.graft_block(block)
-                expected = grafted.complete([300], 8, n_probs=N_PROBS, ignore_eos=True)
+                grafted = engine.graft(block)
+                expected = grafted.place.complete([300], 8, n_probs=N_PROBS, ignore_eos=True)
 
             def again_and_again() -> None:
                 until = time.monotonic() + 60
                 while time.monotonic() < until:
                     if moment == "save":
-                        engine.save_tokens(
-                            library, ids(1200, 7), "other", align="whole", replace_existing=True
+                        save_tokens(
+                            engine,
+                            library,
+                            ids(1200, 7),
+                            "other",
+                            align="whole",
+                            replace_existing=True,
                         )
                     elif moment == "restore":
                         with engine.slots.lease(None) as slot:
                             slot.block = None
-                            engine.bring_in(grafted, slot, None)
+                            grafted.place.bring_in(slot, None)
                     else:
-                        grafted.complete([300], 600, ignore_eos=True)
+                        grafted.place.complete([300], 600, ignore_eos=True)
 
             assert made._process is not None
             threading.Timer(0.3, made._process.kill).start()
@@ -451,10 +486,10 @@ def test_a_killed_server_is_an_error_and_a_new_one_goes_on(
         assert check_library(library).sound
         with (
             serving(model, tmp_path / "one") as made,
-            ServerEngine(str(model), server=made) as engine,
+            ServerBackend(str(model), server=made) as engine,
             library.open("block") as block,
         ):
-            answer = engine.graft_block(block).complete([300], 8, n_probs=N_PROBS, ignore_eos=True)
+            answer = engine.graft(block).place.complete([300], 8, n_probs=N_PROBS, ignore_eos=True)
     assert answer.logprobs == expected.logprobs
 
 
@@ -465,9 +500,9 @@ def test_two_clients_at_once_get_the_answers_of_one(tiny_model: Models, tmp_path
     model = tiny_model()
     with serving(model, tmp_path / "server") as made, Library(tmp_path / "library") as library:
         fresh: dict[tuple[int, int], Any] = {}
-        with ServerEngine(str(model), server=made) as engine:
+        with ServerBackend(str(model), server=made) as engine:
             for b in range(6):
-                engine.save_tokens(library, ids(300 + 150 * b, b), f"b{b}", align="whole")
+                save_tokens(engine, library, ids(300 + 150 * b, b), f"b{b}", align="whole")
                 for q in range(3):
                     with engine.slots.lease(None) as slot:
                         slot.block = None
@@ -485,14 +520,14 @@ def test_two_clients_at_once_get_the_answers_of_one(tiny_model: Models, tmp_path
             try:
                 with (
                     Library(tmp_path / "library") as mine,
-                    ServerEngine(str(model), server=made) as engine,
+                    ServerBackend(str(model), server=made) as engine,
                 ):
                     until = time.monotonic() + 6
                     while time.monotonic() < until:
                         b, q = rng.randrange(6), rng.randrange(3)
                         with mine.open(f"b{b}") as block:
-                            grafted = engine.graft_block(block, library=mine)
-                            answer = grafted.complete(
+                            grafted = engine.graft(block, library=mine)
+                            answer = grafted.place.complete(
                                 ids(4 + q, 50 + q), 6, n_probs=N_PROBS, ignore_eos=True
                             )
                         if (answer.tokens, answer.logprobs) != (
@@ -552,12 +587,12 @@ def test_a_foreign_server_is_used_but_never_called_exact(
         Library(tmp_path / "library") as library,
         Engine(str(model), settings=SETTINGS) as embedded,
     ):
-        embedded.save_tokens(library, ids(600), "block", align="whole")
+        save_tokens(embedded, library, ids(600), "block", align="whole")
         foreign = server.attach(made.url, made.slot_folder, made.key)
-        with ServerEngine(str(model), server=foreign) as engine, library.open("block") as block:
+        with ServerBackend(str(model), server=foreign) as engine, library.open("block") as block:
             with pytest.raises(RecipeMismatch, match="options"):
-                engine.graft_block(block)
-            assert engine.graft_block(block, inexact=True).label.startswith("inexact")
+                engine.graft(block)
+            assert engine.graft(block, inexact=True).label.startswith("inexact")
         with pytest.raises(ServerError, match="does not answer"):
             server.attach("http://127.0.0.1:9", made.slot_folder)
 
@@ -603,7 +638,8 @@ def test_the_commands_work_on_a_started_server_and_without_one(
         assert answers[0]["exact"]
         assert answers[0]["certified"]
         assert answers[0]["n_reused"] == saved["blocks"][0]["n_tokens"]
-        assert run("verify", "notes", *model, "--engine", "server", "--steps", "8")["exact"]
+        served = run("verify", "notes", *model, "--engine", "server", "--steps", "8")
+        assert served["exact"]
         asked = run(
             "ask",
             "Who is the keeper of the light?",
@@ -622,3 +658,14 @@ def test_the_commands_work_on_a_started_server_and_without_one(
     # the embedded engine, the server's block
     answers.append(run("graft", "notes", "-p", "who?", "-n", "4", *model))
     assert len({answer["text"] for answer in answers}) == 1
+    # One shape, whichever engine answered.
+    assert [answer["engine"] for answer in answers] == ["server", "server", "embedded"]
+    assert {answer["schema"] for answer in answers} == {"taliesin.graft/2"}
+    assert len({tuple(answer) for answer in answers}) == 1
+    run("save", str(notes), "--name", "own", *model, "--threads", "1", "--ubatch", "128")
+    here = run("verify", "own", *model, "--trials", "1", "--steps", "2", "--queries", "1,7")
+    assert here["exact"]
+    assert (here["schema"], here["engine"]) == ("taliesin.verify/2", "embedded")
+    assert (served["schema"], served["engine"]) == ("taliesin.verify/2", "server")
+    assert tuple(here) == tuple(served)
+    assert tuple(here["rows"][0]) == tuple(served["rows"][0])

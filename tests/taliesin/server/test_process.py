@@ -30,7 +30,8 @@ from taliesin.errors import (
 )
 from taliesin.host import console
 from taliesin.server import process as server
-from taliesin.server.process import Options
+from taliesin.server.client import checked_name
+from taliesin.server.options import Options
 from taliesin.server.slots import Slot, Slots
 from taliesin.state import slotfile
 from taliesin.store.header import BlockHeader
@@ -93,8 +94,8 @@ def test_options_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "A1", "a.bin", "a" * 65, "a\n"])
 def test_names_sent_to_a_server_are_hexadecimal(name: str) -> None:
     with pytest.raises(UsageError, match="not a slot file name"):
-        server.checked_name(name)
-    assert server.checked_name("0af9") == "0af9"
+        checked_name(name)
+    assert checked_name("0af9") == "0af9"
 
 
 def test_only_exact_servers_have_an_embedded_twin() -> None:
@@ -259,12 +260,12 @@ def test_a_server_by_address_that_is_not_there_says_why(tmp_path: Path) -> None:
 def test_props_of_something_else_are_an_error(
     tmp_path: Path, props: dict[str, Any], tiny_model: Any
 ) -> None:
-    from taliesin.server.backend import ServerEngine
+    from taliesin.server.backend import ServerBackend
 
     made = server.Server("http://127.0.0.1:1", tmp_path)
     made.client.props = lambda: {"default_generation_settings": {"n_ctx": 512}} | props  # type: ignore[method-assign]
     with pytest.raises(ServerError, match=r"/props|out of range"):
-        ServerEngine(str(tiny_model()), server=made)
+        ServerBackend(str(tiny_model()), server=made)
 
 
 def test_a_server_by_address_needs_its_folder(tmp_path: Path) -> None:
