@@ -359,6 +359,7 @@ def graft(folder: Path) -> Iterator[Case]:
     from taliesin.engine import certificate, llama
     from taliesin.engine.embedded import Engine
     from taliesin.engine.llama import Settings
+    from taliesin.engine.save import save_tokens
     from taliesin.store.library import Library
     from tests.conftest import write_model
 
@@ -368,14 +369,14 @@ def graft(folder: Path) -> Iterator[Case]:
         Library(folder / "library") as library,
     ):
         ids = np.random.default_rng(1).integers(261, 350, 300).tolist()
-        saved = engine.save_tokens(library, ids, "a", align="whole")
+        saved = save_tokens(engine, library, ids, "a", align="whole")
 
         def use() -> Any:
             with library.open("a") as opened:
                 grafted = engine.graft(opened, library=library)
             vector = grafted.prefill([270, 271, 272])
             token = int(vector.argmax())
-            steps = llama.greedy(grafted.context, [token], 303, 7)
+            steps = llama.greedy(grafted.place.context, [token], 303, 7)
             return [certificate.digest(v) for v in (vector, *steps)]
 
         yield cases(library.block_path(saved.info.id), use)
