@@ -39,11 +39,11 @@ end, or whose last record is no JSON any more, which is also what a kill leaves.
 says how many bytes it cut off, and the attempt is made again. A cut between two records leaves no
 trace.
 
-What a row that is not 0 means:
+What was found and mended:
 
-- bundle, wrong: one bit of a *name* in the manifest gave another name that may be one. Every block
-  came in exact, because ids and roots are hashes; names have no hash in version 1 of the format.
-  Not mended: it needs a version 2 of the bundle.
+- bundle 5107, version 1.0 of the format: one bit of a *name* in the manifest gave another name.
+  Since version 1.1 the manifest has a hash, and the case is held. A bundle of version 1.0 is still
+  read, and `taliesin import` says that its names have none ([format.md](format.md)).
 """
 
 

@@ -454,6 +454,7 @@ def import_blocks(
         fields = {
             "added": [_fields(line) for line in added],
             "present": report.present,
+            "names_hashed": report.names_hashed,
             "proofs": [proof._asdict() for proof in proofs],
         }
         console.emit_json("taliesin.import/1", fields)
@@ -464,6 +465,11 @@ def import_blocks(
             )
         for name in report.present:
             console.note(f"{name} is here already")
+        if not report.names_hashed:
+            console.note(
+                "this bundle is of version 1.0, which has no hash over its names: the blocks are "
+                "what was exported, their names are only what the file says"
+            )
         for proof in proofs:
             console.note(f"{proof.name}: {proof.statement}")
         if names and not certify:

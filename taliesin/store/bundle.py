@@ -1,7 +1,7 @@
 """Several blocks in one tar file, to carry to another machine (docs/format.md, "Bundle").
 
 Promises that a reader hands out a member only after its place, kind, name and size were checked
-against the manifest.
+against the manifest, and the manifest against its own hash (one of minor 0 has none).
 Deliberately does not know: the library that the blocks come from or go to, which checks their
 content.
 """
@@ -25,6 +25,7 @@ from taliesin.host.records import Record
 from taliesin.store.blockfile import SUFFIX, BlockFile, open_regular
 
 VERSION: Final = 1
+MINOR: Final = 1
 _FORMAT: Final = "taliesin-bundle"
 _MANIFEST = "manifest.json"
 _MAX_MANIFEST_BYTES = 1 << 24
@@ -39,14 +40,28 @@ class Entry(Record):
     root: Digest
 
 
-class Manifest(Record):
-    """The first member of a bundle: what follows, and under which names."""
+class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The first member of a bundle: what follows, and under which names. Of minor 0 where `minor`
+    and `sha256` are absent: then nothing says whether a name is the one that was written.
+    """
 
     SCHEMA = "taliesin.bundle/1"
 
     format: Literal["taliesin-bundle"]
     version: Literal[1]
+    minor: Literal[0, 1] = 0
     blocks: tuple[Entry, ...]
+    sha256: Digest | None = None
+
+    @property
+    def hashed(self) -> bool:
+        return self.sha256 is not None
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON of every other field."""
+        fields = records.plain(self)
+        fields.pop("sha256", None)
+        return hashlib.sha256(canonical_json(fields)).hexdigest()
 
 
 def _member_name(block_id: str) -> str:
@@ -98,9 +113,8 @@ def write(path: Path, blocks: Mapping[str, BlockFile]) -> int:
         )
         for name, block in blocks.items()
     ]
-    manifest = canonical_json(
-        records.plain(Manifest(format=_FORMAT, version=VERSION, blocks=tuple(entries)))
-    )
+    bare = Manifest(format=_FORMAT, version=VERSION, minor=MINOR, blocks=tuple(entries))
+    manifest = canonical_json(records.plain(bare) | {"sha256": bare.digest()})
     with (
         durable.replacing(path) as file,
         tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar,
@@ -123,28 +137,28 @@ def write(path: Path, blocks: Mapping[str, BlockFile]) -> int:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[tuple[list[Entry], Iterator[tuple[str, int, IO[bytes]]]]]:
+def reading(path: Path) -> Iterator[tuple[Manifest, Iterator[tuple[str, int, IO[bytes]]]]]:
     """The manifest of the bundle at `path`, and its blocks as (id, size, stream), each stream to be
     read in turn.
 
     The content is not hashed here: the caller compares it with the id.
 
     Raises:
-        StoreMissing: no such file. UnsupportedVersion: a newer bundle. FormatError: whatever else
-        is not as it must be.
+        StoreMissing: no such file. UnsupportedVersion: a newer bundle. StoreDamaged: the manifest
+        is not what its hash says. FormatError: whatever else is not as it must be.
     """
     with os.fdopen(open_regular(path), "rb") as file:
         try:
             with tarfile.open(fileobj=file, mode="r:") as tar:
                 manifest = _read_manifest(tar, path)
-                yield manifest, _members(tar, manifest, path)
+                yield manifest, _members(tar, manifest.blocks, path)
         except (tarfile.TarError, EOFError) as error:
             raise FormatError(
                 "not a bundle, or one that was cut short", got=str(error), where=path
             ) from error
 
 
-def _read_manifest(tar: tarfile.TarFile, where: Path) -> list[Entry]:
+def _read_manifest(tar: tarfile.TarFile, where: Path) -> Manifest:
     info = tar.next()
     if info is None or info.name != _MANIFEST or not _is_plain(info):
         raise FormatError(
@@ -164,25 +178,42 @@ def _read_manifest(tar: tarfile.TarFile, where: Path) -> list[Entry]:
     fields = parse_canonical_json(_content(tar, info, where).read(), what, where)
     if fields.get("format") != _FORMAT:
         raise FormatError("not a bundle", expected=_FORMAT, got=fields.get("format"), where=where)
-    version = fields.get("version")
-    if isinstance(version, int) and version > VERSION:
+    version, minor = fields.get("version"), fields.get("minor", 0)
+    if isinstance(version, int) and isinstance(minor, int) and (version, minor) > (VERSION, MINOR):
         raise UnsupportedVersion(
-            f"bundle of version {version}; this program reads version {VERSION}", where=where
+            f"bundle of version {version}.{minor}; this program reads up to {VERSION}.{MINOR}",
+            where=where,
         )
-    entries = list(records.convert(fields, Manifest, what=what, where=where).blocks)
+    manifest = records.convert(fields, Manifest, what=what, where=where)
+    if (manifest.minor > 0) != manifest.hashed:
+        raise FormatError(
+            "the bundle's manifest is of another minor version than it says",
+            expected="minor 1 with a sha256, or neither",
+            got=f"minor {manifest.minor} {'with' if manifest.hashed else 'without'} a sha256",
+            where=where,
+        )
+    if manifest.hashed and manifest.digest() != manifest.sha256:
+        raise StoreDamaged(
+            "the bundle's manifest is damaged",
+            expected=manifest.sha256,
+            got=manifest.digest(),
+            where=where,
+            hint="copy the bundle again",
+        )
+    entries = manifest.blocks
     if len({entry.name for entry in entries}) != len(entries):
         raise FormatError("the bundle's manifest gives a name twice", where=where)
     if len({(entry.id, entry.bytes, entry.root) for entry in entries}) != len(
         {entry.id for entry in entries}
     ):
         raise FormatError("the bundle's manifest describes a block in two ways", where=where)
-    return entries
+    return manifest
 
 
 def _members(
-    tar: tarfile.TarFile, manifest: list[Entry], where: Path
+    tar: tarfile.TarFile, entries: tuple[Entry, ...], where: Path
 ) -> Iterator[tuple[str, int, IO[bytes]]]:
-    for entry in {entry.id: entry for entry in manifest}.values():
+    for entry in {entry.id: entry for entry in entries}.values():
         info = tar.next()
         if info is None:
             raise FormatError(

@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 
 
 class ImportReport(NamedTuple):
-    """added: names that came in; present: names that led to the same block already."""
+    """added: names that came in; present: names that led to the same block already; names_hashed:
+    whether the bundle had a hash over its names (those of minor 0 have none).
+    """
 
     added: list[BlockInfo]
     present: list[str]
+    names_hashed: bool
 
 
 def export(library: Library, names: Sequence[str], path: Path) -> int:
@@ -56,8 +59,9 @@ def import_(
     with (
         storage_errors(library.path),
         library.workspace() as folder,
-        bundle.reading(path) as (entries, members),
+        bundle.reading(path) as (manifest, members),
     ):
+        entries = manifest.blocks
         for entry in entries:
             if checked_name(entry.name) != entry.name:
                 raise FormatError(
@@ -84,7 +88,7 @@ def import_(
                 checked = Draft(folder / (entry.id + SUFFIX), entry.id, entry.root)
                 library.name_block(checked, entry.name)
                 added.append(entry.name)
-    return ImportReport([library.info(name) for name in added], present)
+    return ImportReport([library.info(name) for name in added], present, manifest.hashed)
 
 
 def _accept(

@@ -98,10 +98,14 @@ def flipped(data: bytes, offset: int) -> bytes:
     return data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :]
 
 
-def bundle(block: bytes) -> bytes:
+def bundle(block: bytes, minor: int) -> bytes:
     block_id = hashlib.sha256(block).hexdigest()
     entry = {"name": "golden", "id": block_id, "bytes": len(block), "root": block[-32:].hex()}
-    manifest = canonical({"format": "taliesin-bundle", "version": 1, "blocks": [entry]})
+    fields: dict[str, Any] = {"format": "taliesin-bundle", "version": 1, "blocks": [entry]}
+    if minor:
+        fields["minor"] = minor
+        fields["sha256"] = hashlib.sha256(canonical(fields)).hexdigest()
+    manifest = canonical(fields)
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for name, content in (("manifest.json", manifest), (f"blocks/{block_id}.kvb", block)):
@@ -147,7 +151,8 @@ def main() -> None:
     block = encode()
     (HERE / "block_v1.kvb").write_bytes(block)
     (HERE / "block_v1.sha256").write_text(f"{hashlib.sha256(block).hexdigest()}  block_v1.kvb\n")
-    (HERE / "bundle_v1.tar").write_bytes(bundle(block))
+    (HERE / "bundle_v1.tar").write_bytes(bundle(block, 0))
+    (HERE / "bundle_v1_1.tar").write_bytes(bundle(block, 1))
     folder = HERE / "damaged"
     folder.mkdir(exist_ok=True)
     for name, content in damaged(block).items():

@@ -50,8 +50,11 @@ def test_bundle_carries_blocks_to_another_library(store: Library, tmp_path: Path
     assert (again.added, again.present) == ([], ["a", "b/c", "ŵ", "a again"])
 
 
-def test_golden_bundle_of_version_1_is_read(store: Library) -> None:
-    [info] = store.import_(GOLDEN / "bundle_v1.tar").added
+@pytest.mark.parametrize(("file", "hashed"), [("bundle_v1.tar", False), ("bundle_v1_1.tar", True)])
+def test_golden_bundle_of_each_version_is_read(store: Library, file: str, hashed: bool) -> None:
+    report = store.import_(GOLDEN / file)
+    [info] = report.added
+    assert report.names_hashed is hashed
     assert info.id == (GOLDEN / "block_v1.sha256").read_text()[:64]
     assert names(store) == ["golden"]
     with store.open("golden") as block:
@@ -61,7 +64,7 @@ def test_golden_bundle_of_version_1_is_read(store: Library) -> None:
 def test_exported_golden_block_gives_the_golden_bundle(store: Library, tmp_path: Path) -> None:
     store.import_(GOLDEN / "bundle_v1.tar")
     store.export(["golden"], tmp_path / "out.tar")
-    assert (tmp_path / "out.tar").read_bytes() == (GOLDEN / "bundle_v1.tar").read_bytes()
+    assert (tmp_path / "out.tar").read_bytes() == (GOLDEN / "bundle_v1_1.tar").read_bytes()
 
 
 def test_any_tar_program_can_open_a_bundle(store: Library, tmp_path: Path) -> None:
@@ -179,6 +182,13 @@ MEMBER = f"blocks/{BLOCK_ID}.kvb"
         ({"members": [("manifest.json", b"not json")]}, FormatError, "manifest"),
         ({"members": [(link("manifest.json", tarfile.SYMTYPE), b"")]}, FormatError, "not a bundle"),
         ({"version": 2}, UnsupportedVersion, "version 2"),
+        ({"minor": 2}, UnsupportedVersion, "version 1.2"),
+        ({"minor": 1}, FormatError, "another minor version"),
+        ({"minor": 0, "sha256": "0" * 64}, FormatError, "another minor version"),
+        ({"sha256": "0" * 64}, FormatError, "another minor version"),
+        ({"minor": 1, "sha256": "0" * 64}, StoreDamaged, "manifest is damaged"),
+        ({"minor": 1, "sha256": "0"}, FormatError, "field sha256 of"),
+        ({"minor": True, "sha256": "0" * 64}, FormatError, "field minor of"),
         ({"version": True}, FormatError, "field version of"),
         ({"version": 1.0}, FormatError, "field version of"),
         ({"version": 0}, FormatError, "field (version|blocks) of"),
@@ -302,13 +312,17 @@ def test_bundle_cut_anywhere_lets_nothing_in(
             assert store.list() == []
 
 
-@given(offset=st.integers(0, 16_800), bit=st.integers(0, 7))
-@settings(max_examples=100, deadline=None)
+@given(
+    file=st.sampled_from(["bundle_v1.tar", "bundle_v1_1.tar"]),
+    offset=st.integers(0, 16_800),
+    bit=st.integers(0, 7),
+)
+@settings(max_examples=150, deadline=None)
 def test_flipped_bit_in_a_bundle_never_gets_in(
-    tmp_path_factory: pytest.TempPathFactory, offset: int, bit: int
+    tmp_path_factory: pytest.TempPathFactory, file: str, offset: int, bit: int
 ) -> None:
     base = tmp_path_factory.getbasetemp()
-    raw = bytearray((GOLDEN / "bundle_v1.tar").read_bytes())
+    raw = bytearray((GOLDEN / file).read_bytes())
     raw[offset] ^= 1 << bit
     path = base / "flipped.tar"
     path.write_bytes(bytes(raw))
@@ -321,8 +335,25 @@ def test_flipped_bit_in_a_bundle_never_gets_in(
         # Padding of the tar, or the name in the manifest: what came in is still the block, whole.
         [line] = store.list()
         assert line.id == BLOCK_ID
+        if file != "bundle_v1.tar":
+            assert line.name == "golden"
         assert check_library(store).findings == []
         store.gc(0)
+
+
+@pytest.mark.parametrize(("file", "seen"), [("bundle_v1.tar", False), ("bundle_v1_1.tar", True)])
+def test_a_changed_name_is_seen_from_version_1_1_on(
+    store: Library, tmp_path: Path, file: str, seen: bool
+) -> None:
+    path = tmp_path / file
+    path.write_bytes((GOLDEN / file).read_bytes().replace(b'"golden"', b'"goldem"'))
+    if seen:
+        with pytest.raises(StoreDamaged, match="manifest is damaged"):
+            store.import_(path)
+        assert store.list() == []
+    else:
+        assert not store.import_(path).names_hashed
+        assert names(store) == ["goldem"]
 
 
 def test_pax_and_gzip_bundles_are_refused(store: Library, tmp_path: Path) -> None:
