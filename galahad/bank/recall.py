@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from galahad.answerer.answerer import (
@@ -233,7 +232,7 @@ def _row(
     answer: int | None = None,
     block: str | None = None,
     costs: Sequence[Completion] = (),
-    detail: Mapping[str, Any] = MappingProxyType({}),
+    detail: Mapping[str, Any] | None = None,
 ) -> Row:
     """The graded row of a problem; tokens and seconds are sums over the completions in `costs`."""
     seconds = time.perf_counter() - started
@@ -254,5 +253,5 @@ def _row(
         n_prefilled=sum(completion.n_prefilled for completion in costs),
         n_out=sum(completion.n_out for completion in costs),
         seconds=seconds,
-        detail={**detail, **(phases if costs else {})},
+        detail={**(detail or {}), **(phases if costs else {})},
     )

@@ -14,7 +14,6 @@ from galahad.bank.bank import Bank
 from galahad.errors import SuiteError
 from galahad.measure.stats import Proportion
 from galahad.problems.problem import Problem
-from galahad.solve.summary import Share
 from taliesin.host.records import Record
 
 
@@ -50,8 +49,8 @@ class RoutingFigures(Record):
     """`inside`: routed to the right entry; `outside`: abstained. `queries` has all in order."""
 
     SCHEMA = "galahad.bank.route/1"
-    inside: Share
-    outside: Share
+    inside: Proportion
+    outside: Proportion
     confusions: tuple[Confusion, ...]
     threshold: float
     queries: tuple[RoutedQuery, ...]
@@ -103,8 +102,8 @@ def measure(bank: Bank, queries: Sequence[Query], threshold: float) -> RoutingFi
                 Confusion(query=query.name, expected=expected, got=got, reason=reason)
             )
     return RoutingFigures(
-        inside=Share.of(Proportion.of(sum(hits[True]), len(hits[True]))),
-        outside=Share.of(Proportion.of(sum(hits[False]), len(hits[False]))),
+        inside=Proportion.of(sum(hits[True]), len(hits[True])),
+        outside=Proportion.of(sum(hits[False]), len(hits[False])),
         confusions=tuple(confusions),
         threshold=threshold,
         queries=tuple(routed),

@@ -205,7 +205,7 @@ def _row(
         n_prefilled=0 if cost is None else cost.n_prefilled,
         n_out=0 if cost is None else cost.n_out,
         seconds=time.perf_counter() - started,
-        detail=detail,
+        detail=dict(detail),
     )
 
 

@@ -205,7 +205,7 @@ def _follow(
                 console.note(
                     f"{len(done)}/{total} {row.id}: {said}, {row.n_out} tokens, {row.seconds:.1f} s"
                 )
-    return Arm.of(kind, reader.identity(), settings, done, meter.reading().as_dict())
+    return Arm.of(kind, reader.identity(), settings, done, meter.reading())
 
 
 def _finish(arm: Arm, out: Path | None, as_json: bool, schema: str) -> None:

@@ -66,7 +66,7 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         fields = asdict(self)
         for name in ("outcomes", "tokens", "seconds"):
-            fields[name] = getattr(self, name)._asdict()
+            fields[name] = records.plain(getattr(self, name))
         return {
             **fields,
             "changes": [list(change) for change in self.changes],

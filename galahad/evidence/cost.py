@@ -16,6 +16,7 @@ from galahad.measure.arm import Arm
 from galahad.measure.stats import Proportion
 from galahad.solve.summary import Summary
 from taliesin.errors import UsageError
+from taliesin.host import records
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Cost:
         return {
             "name": self.name,
             "n": self.n,
-            "accuracy": self.accuracy._asdict(),
+            "accuracy": records.plain(self.accuracy),
             "tokens_out": self.tokens_out,
             "tokens_per_problem": self.tokens_per_problem,
             "tokens_ratio": fair * first.tokens_out / self.tokens_out if self.tokens_out else None,
@@ -76,8 +77,8 @@ def _ratio(
 
 
 def of_arm(name: str, arm: Arm) -> Cost:
-    low, high = arm.energy.get("low"), arm.energy.get("high")
-    joules = (float(low), float(high)) if low is not None and high is not None else None
+    low, high = arm.energy.low, arm.energy.high
+    joules = (low, high) if low is not None and high is not None else None
     return Cost(
         name,
         len(arm.rows),
@@ -85,7 +86,7 @@ def of_arm(name: str, arm: Arm) -> Cost:
         arm.n_out,
         arm.seconds,
         joules,
-        str(arm.energy.get("source", "not measured")),
+        arm.energy.source,
     )
 
 
@@ -121,11 +122,11 @@ class SystemScore:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "base": self.base._asdict(),
+            "base": records.plain(self.base),
             "confident_right": self.confident_right,
             "recovered": self.recovered,
-            "system": self.system._asdict(),
-            "transfers": [transfer._asdict() for transfer in self.transfers],
+            "system": records.plain(self.system),
+            "transfers": [records.plain(transfer) for transfer in self.transfers],
         }
 
 

@@ -32,6 +32,7 @@ from galahad.measure.canonical import sha256_of
 from galahad.measure.stats import PairedOutcomes, Proportion
 from galahad.problems.problem import text_sha256
 from taliesin.errors import UsageError
+from taliesin.host import records
 
 if TYPE_CHECKING:
     from galahad.answerer.answerer import BlockAnswerer
@@ -291,9 +292,9 @@ def scores(answers: Sequence[Answer]) -> dict[str, Any]:
         found[task] = {
             **_score([answer.library for answer in own]),
             "without": _score([answer.without for answer in own]),
-            "paired": PairedOutcomes.of(
-                [a.without.right for a in own], [a.library.right for a in own]
-            )._asdict(),
+            "paired": records.plain(
+                PairedOutcomes.of([a.without.right for a in own], [a.library.right for a in own])
+            ),
         }
     return found
 
@@ -302,7 +303,7 @@ def _score(said: Sequence[Said]) -> dict[str, Any]:
     """`low` and `high`: Wilson, 95 %."""
     right, n = sum(one.right for one in said), len(said)
     return {
-        **Proportion.of(right, n)._asdict(),
+        **records.plain(Proportion.of(right, n)),
         "right": right,
         "mean_score": sum(one.score for one in said) / n,
         "cut": sum(one.cut for one in said),

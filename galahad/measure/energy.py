@@ -13,7 +13,15 @@ import importlib
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Annotated, Any, Protocol, Self
+
+from msgspec import Meta
+from msgspec.structs import replace
+
+from taliesin.host.records import Record
+
+Joules = Annotated[float, Meta(ge=0, le=1e15)]
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 
 NOT_MEASURED = "not measured"
 POWERCAP = Path("/sys/class/powercap")
@@ -25,30 +33,19 @@ _NVML_STEP_SECONDS = 0.1
 _RAPL_STEP_SECONDS = 0.001
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Record):
     """Joules between the two ends of a measurement.
 
     `low` and `high` bound what was used; all three are None where it was not measured. `source`
     names the counter and what it covers; `step_seconds` is how coarse it is in time.
     """
 
-    joules: float | None
-    low: float | None
-    high: float | None
-    seconds: float
+    joules: Joules | None
+    low: Joules | None
+    high: Joules | None
+    seconds: Seconds
     source: str
-    step_seconds: float | None
-
-    def as_dict(self) -> dict[str, object]:
-        return {
-            "joules": self.joules,
-            "low": self.low,
-            "high": self.high,
-            "seconds": self.seconds,
-            "source": self.source,
-            "step_seconds": self.step_seconds,
-        }
+    step_seconds: Seconds | None
 
 
 class Counter(Protocol):
@@ -188,16 +185,27 @@ class Meter:
     def reading(self) -> Reading:
         after = self._read() if self._after is None else self._after
         seconds = (time.perf_counter() if self._after is None else self._ended) - self._started
+        unknown = Reading(
+            joules=None,
+            low=None,
+            high=None,
+            seconds=seconds,
+            source=NOT_MEASURED,
+            step_seconds=None,
+        )
         if self._counter is None or not self._before or not after:
-            return Reading(None, None, None, seconds, NOT_MEASURED, None)
-        step = self._counter.step_seconds
+            return unknown
+        source, step = self._counter.source, self._counter.step_seconds
         if seconds <= step:
-            return Reading(
-                None, None, None, seconds, f"{self._counter.source}: shorter than its step", step
-            )
+            return replace(unknown, source=f"{source}: shorter than its step", step_seconds=step)
         joules = self._counter.used(self._before, after)
         # Each end may be late by one step of the counter, at the mean power of the measurement.
         slack = joules / seconds * step
         return Reading(
-            joules, max(joules - slack, 0.0), joules + slack, seconds, self._counter.source, step
+            joules=joules,
+            low=max(joules - slack, 0.0),
+            high=joules + slack,
+            seconds=seconds,
+            source=source,
+            step_seconds=step,
         )

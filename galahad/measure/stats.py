@@ -7,13 +7,14 @@ were made. Randomness takes a seed from the caller.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from taliesin.host.records import Record
 
 CONFIDENCE_LEVEL = 0.95
 _RESAMPLES = 9999
 
 
-class Proportion(NamedTuple):
+class Proportion(Record):
     """`k` of `n` with the Wilson interval [`low`, `high`] at 95 %; all in 0..1. `n` may be 0: then
     nothing is known.
     """
@@ -26,11 +27,11 @@ class Proportion(NamedTuple):
     @classmethod
     def of(cls, k: int, n: int) -> Proportion:
         if n == 0:
-            return cls(0, 0, 0.0, 1.0)
+            return cls(k=0, n=0, low=0.0, high=1.0)
         from scipy.stats import binomtest
 
         interval = binomtest(k, n).proportion_ci(confidence_level=CONFIDENCE_LEVEL, method="wilson")
-        return cls(k, n, float(interval.low), float(interval.high))
+        return cls(k=k, n=n, low=float(interval.low), high=float(interval.high))
 
     def __str__(self) -> str:
         if self.n == 0:
@@ -39,7 +40,7 @@ class Proportion(NamedTuple):
         return f"{share} (Wilson 95 %: {self.low:.1%} to {self.high:.1%}, n = {self.n})"
 
 
-class PairedOutcomes(NamedTuple):
+class PairedOutcomes(Record):
     """Right or wrong of the same problems under two arms. `p` is McNemar's, exact and two-sided.
 
     n: pairs; only_first, only_second: pairs that one arm alone got right. The test looks at those
@@ -70,7 +71,12 @@ class PairedOutcomes(NamedTuple):
             # Under no difference each discordant pair falls to either side with probability 1/2.
             p = float(binomtest(b, b + c).pvalue)
         return cls(
-            len(pairs), sum(x and y for x, y in pairs), b, c, sum(not (x or y) for x, y in pairs), p
+            n=len(pairs),
+            both=sum(x and y for x, y in pairs),
+            only_first=b,
+            only_second=c,
+            neither=sum(not (x or y) for x, y in pairs),
+            p=p,
         )
 
     @property
@@ -89,7 +95,7 @@ class PairedOutcomes(NamedTuple):
         )
 
 
-class PairedDifference(NamedTuple):
+class PairedDifference(Record):
     """Mean of `second - first` over pairs, with its bootstrap interval at 95 % and Wilcoxon's
     signed-rank p.
 
@@ -126,7 +132,7 @@ class PairedDifference(NamedTuple):
             low, high = float(interval.low), float(interval.high)
         if np.any(difference):
             p = float(wilcoxon(difference, zero_method="wilcox").pvalue)
-        return cls(len(difference), float(difference.mean()), low, high, p)
+        return cls(n=len(difference), mean=float(difference.mean()), low=low, high=high, p=p)
 
     def __str__(self) -> str:
         interval = (

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from galahad.answerer.answerer import SavedPrefix
+from galahad.measure.arm import Grade
+from galahad.measure.energy import Reading, Seconds
 from galahad.problems.problem import GOLDS
 from galahad.solve.prompts import Pass
 from galahad.solve.router import Route
@@ -21,14 +23,11 @@ from galahad.solve.solver import (
     PassRecord,
     PassText,
     RouteRecord,
-    Seconds,
     Settings,
 )
 from taliesin.host.records import Record
 
-Grade = Literal["right", "wrong", "none"]
 Gold = Annotated[int, Meta(ge=GOLDS.start, lt=GOLDS.stop)]
-Joules = Annotated[float, Meta(ge=0, le=1e15)]
 
 
 class SuiteRecord(Record):
@@ -93,19 +92,6 @@ class Session(Record, tag_field="kind", tag="session"):
     chain: str = ""
 
 
-class EnergyRecord(Record):
-    """A reading of `galahad.measure.energy`: joules within [low, high], or None with the reason in
-    `source`.
-    """
-
-    joules: Joules | None
-    low: Joules | None
-    high: Joules | None
-    seconds: Seconds
-    source: str
-    step_seconds: Seconds | None
-
-
 class Attempt(Record, tag_field="kind", tag="attempt"):
     """One finished attempt at a problem, numbered from 0. The router's words are counted, not
     quoted; `order` is the order that it chose.
@@ -128,7 +114,7 @@ class Attempt(Record, tag_field="kind", tag="attempt"):
     seconds: Seconds
     gold: Gold
     grade: Grade
-    energy: EnergyRecord
+    energy: Reading
     finished: str
     transcript_sha256: str = ""
     chain: str = ""

@@ -19,13 +19,12 @@ from typing import NamedTuple
 from galahad import sandbox
 from galahad.answerer.answerer import Answerer
 from galahad.measure import energy
+from galahad.measure.arm import Grade
 from galahad.problems.problem import Problem, Suite
 from galahad.solve import prompts, router, solver
 from galahad.solve.records import (
     Attempt,
-    EnergyRecord,
     EngineRecord,
-    Grade,
     RunHeader,
     SandboxRecord,
     Session,
@@ -179,14 +178,7 @@ def attempt_record(
         seconds=attempt.seconds,
         gold=problem.answer,
         grade=grade(attempt.answer, problem.answer),
-        energy=EnergyRecord(
-            joules=reading.joules,
-            low=reading.low,
-            high=reading.high,
-            seconds=reading.seconds,
-            source=reading.source,
-            step_seconds=reading.step_seconds,
-        ),
+        energy=reading,
         finished=clock.now(),
     )
 

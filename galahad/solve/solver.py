@@ -47,6 +47,7 @@ from galahad.answerer.answerer import (
     one,
 )
 from galahad.measure.canonical import sha256_of
+from galahad.measure.energy import Seconds
 from galahad.problems.problem import GOLDS
 from galahad.responses import integer as answers
 from galahad.responses import program as programs
@@ -63,7 +64,6 @@ MIN_TOKENS = 32
 
 # What any program can count or time; a record with more was not written here.
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
-Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 
 
 # -- settings --------------------------------------------------------------------------------------

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from galahad.measure.arm import Grade
 from galahad.measure.stats import Proportion
 from galahad.solve import solver
 from galahad.solve.log import Run
 from galahad.solve.prompts import PASSES, Pass
-from galahad.solve.records import Attempt, Grade
+from galahad.solve.records import Attempt
 from galahad.solve.router import ROUTES, Route
 from galahad.solve.run import grade
 from galahad.solve.solver import PassRecord, RouteRecord
@@ -70,22 +71,6 @@ class Savings(Record):
     seconds: float | None
 
 
-class Share(Record):
-    """A proportion in a result: `k` of `n`, with its interval [`low`, `high`]."""
-
-    k: int
-    n: int
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, proportion: Proportion) -> Share:
-        return cls(k=proportion.k, n=proportion.n, low=proportion.low, high=proportion.high)
-
-    def __str__(self) -> str:
-        return str(Proportion(self.k, self.n, self.low, self.high))
-
-
 class JoulesRange(Record):
     low: float
     high: float
@@ -103,11 +88,11 @@ class RunFigures(Record):
     complete: bool
     attempts_done: int
     attempts_total: int
-    accuracy: Share
-    single_attempts: Share
-    pass_at_k: Share
+    accuracy: Proportion
+    single_attempts: Proportion
+    pass_at_k: Proportion
     matrix: dict[str, int]
-    routes: dict[Route, Share]
+    routes: dict[Route, Proportion]
     passes: dict[Pass, PassTotals]
     causes: dict[str, int]
     tokens_in: int
@@ -170,13 +155,13 @@ class Summary:
             complete=self.complete,
             attempts_done=self.done,
             attempts_total=self.total,
-            accuracy=Share.of(self.accuracy),
-            single_attempts=Share.of(self.single),
-            pass_at_k=Share.of(self.coverage),
+            accuracy=self.accuracy,
+            single_attempts=self.single,
+            pass_at_k=self.coverage,
             matrix={
                 f"{confidence}/{grade}": n for (confidence, grade), n in sorted(self.matrix.items())
             },
-            routes={route: Share.of(proportion) for route, proportion in self.by_route.items()},
+            routes=self.by_route,
             passes=self.passes,
             causes={f"{route}:{cause}": n for (route, cause), n in sorted(self.causes.items())},
             tokens_in=self.tokens_in,

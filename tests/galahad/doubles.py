@@ -20,9 +20,10 @@ from galahad.answerer.answerer import (
     SavedPrefix,
     no_token,
 )
+from galahad.measure.arm import Arm, Grade, Row
+from galahad.measure.energy import Reading
 from galahad.solve.records import (
     Attempt,
-    EnergyRecord,
     EngineRecord,
     RunHeader,
     SandboxRecord,
@@ -207,9 +208,7 @@ def run_attempt(number: int = 0, **changes: Any) -> Attempt:
         "seconds": 3.0,
         "gold": 7,
         "grade": "none" if answer is None else "right" if answer == 7 else "wrong",
-        "energy": EnergyRecord(
-            joules=None, low=None, high=None, seconds=3.0, source="not measured", step_seconds=None
-        ),
+        "energy": reading(),
         "finished": "2026-01-01T00:00:01Z",
     }
     return Attempt(**{**fields, **changes})
@@ -218,3 +217,38 @@ def run_attempt(number: int = 0, **changes: Any) -> Attempt:
 def run_transcript(attempt: Attempt, text: str) -> Transcript:
     passes = {"program": PassText(question="q", text=text)}
     return Transcript(problem=attempt.problem, attempt=attempt.attempt, passes=passes, program=None)
+
+
+def reading(**changes: Any) -> Reading:
+    """A reading of a machine without a counter, but for the changes."""
+    fields: dict[str, Any] = {
+        "joules": None,
+        "low": None,
+        "high": None,
+        "seconds": 3.0,
+        "source": "not measured",
+        "step_seconds": None,
+    }
+    return Reading(**{**fields, **changes})
+
+
+def arm_row(id_: str, grade: Grade, n_out: int, sha256: str = "", **detail: object) -> Row:
+    return Row(
+        id=id_,
+        sha256=sha256,
+        gold=1,
+        answer=1,
+        grade=grade,
+        cause="answer",
+        block=None,
+        n_attempts=1,
+        n_reused=0,
+        n_prefilled=10,
+        n_out=n_out,
+        seconds=2.0,
+        detail=detail,
+    )
+
+
+def an_arm(kind: str, rows: list[Row], energy: Reading | None = None) -> Arm:
+    return Arm.of(kind, {"model": "m"}, {}, rows, energy or reading())

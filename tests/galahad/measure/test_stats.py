@@ -16,7 +16,7 @@ def test_wilson_interval_of_fifteen_out_of_fifteen() -> None:
 
 
 def test_no_trial_says_nothing() -> None:
-    assert Proportion.of(0, 0)[2:] == (0.0, 1.0)
+    assert (Proportion.of(0, 0).low, Proportion.of(0, 0).high) == (0.0, 1.0)
     assert str(Proportion.of(0, 0)) == "0/0"
 
 
