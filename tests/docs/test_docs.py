@@ -16,16 +16,6 @@ ROOT = Path(__file__).parent.parent.parent
 APPS = {"taliesin": taliesin.cli.app, "galahad": galahad.cli.app}
 
 
-def test_the_command_reference_is_what_the_commands_say() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "make_docs.py"), "--check"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_help_imports_no_engine_and_no_numbers() -> None:
     code = (
         "import sys, taliesin.cli, galahad.cli\n"
