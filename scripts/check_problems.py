@@ -14,10 +14,8 @@ every machine.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -47,30 +45,28 @@ def main() -> int:
     unknown = set(arguments.ids) - {t.id for t in chosen}
     if unknown:
         parser.error(f"no problem {', '.join(sorted(unknown))}")
-    kept: dict[str, Any] = (
-        json.loads(RECORD.read_text(encoding="utf-8"))["problems"] if RECORD.exists() else {}
-    )
-    records = {}
+    kept = templates.read_checked(RECORD).problems if RECORD.exists() else {}
+    checked = {}
     failed = []
     with console.progress("problems", len(chosen), "problems") as advance:
         for template in chosen:
-            record = templates.record(
+            record = templates.check(
                 template, lambda s: sandbox.run(s, limits=LIMITS), seed=SEED, count=VARIANTS
             )
-            records[template.id] = record
-            trouble = "" if record["agreed"] else f"NOT AGREED {record['reason']}"
-            if record["agreed"] and not arguments.write and record != kept.get(template.id):
+            checked[template.id] = record
+            trouble = "" if record.agreed else f"NOT AGREED {record.reason}"
+            if record.agreed and not arguments.write and record != kept.get(template.id):
                 trouble = "differs from checked.json"
             if trouble:
                 failed.append(template.id)
-            variants = ", ".join(str(variant["answer"]) for variant in record["variants"])
+            variants = ", ".join(str(variant.answer) for variant in record.variants)
             console.out(
-                f"{template.id}: {trouble or 'agreed'}, answer {record['answer']}, variants "
-                f"{variants}"
+                f"{template.id}: {trouble or 'agreed'}, answer {record.answer}, variants {variants}"
             )
             advance(1)
     if arguments.write:
-        RECORD.write_text(templates.dumps(records, seed=SEED, count=VARIANTS), encoding="utf-8")
+        whole = templates.Checked(seed=SEED, variants=VARIANTS, problems=checked)
+        RECORD.write_text(whole.text(), encoding="utf-8")
     console.note(
         f"{len(chosen) - len(failed)} of {len(chosen)} agreed, {len(failed)} not "
         f"({sandbox.probe().level})"

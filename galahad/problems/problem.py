@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
 
 from galahad.problems.faults import Fault
 
 GOLDS = range(1000)
+Gold = Annotated[
+    int, Meta(ge=GOLDS.start, lt=GOLDS.stop, description="a right answer, an integer in 0..999")
+]
 
 
 def text_sha256(text: str) -> str:

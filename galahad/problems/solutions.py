@@ -16,16 +16,40 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from galahad.errors import SuiteError
-from galahad.problems.problem import GOLDS, text_sha256
-from galahad.problems.templates import WAYS, Parameter, Template, Values
+from galahad.problems.problem import Gold, text_sha256
+from galahad.problems.templates import Constraint, Domain, Parameter, Template, Values, read_fields
 from galahad.responses import program as programs
-from taliesin.host import strict_yaml
-from taliesin.host.canonical import is_digest
+from taliesin.host.kinds import Count, Digest
+from taliesin.host.records import Record
 
 _FILE = "program.yaml"
+
+
+class NumberFields(Record, rename={"low": "from", "high": "to"}):
+    """A number in `program.yaml`: its value, the offset in the text, and the range of variants."""
+
+    value: int
+    at: Count | None = None
+    stated_only: bool = False
+    low: int | None = None
+    high: int | None = None
+
+
+class SolutionFile(Record):
+    """`program.yaml`; `sha256` is that of the problem's text. The other fields are `Solution`'s."""
+
+    SCHEMA = "galahad.solution/1"
+    id: str
+    source: str
+    sha256: Digest
+    answer: Gold
+    domain: Domain
+    numbers: dict[str, NumberFields]
+    constraints: tuple[dict[Constraint, tuple[str, ...]], ...] = ()
+    candidates: tuple[dict[str, int], ...] = ()
+    no_variant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,47 +135,32 @@ def read(folder: Path) -> Solution:
         SuiteError: a missing file or field, or programs whose parameters are not the numbers.
     """
     path = folder / _FILE
-    try:
-        fields = strict_yaml.read(path, what="the solution", error=SuiteError)
-        sources = {way: (folder / f"{way}.py").read_text(encoding="utf-8") for way in WAYS}
-    except (OSError, UnicodeDecodeError) as error:
-        raise SuiteError("cannot read a solution", got=error, where=folder) from error
-    try:
-        numbers: dict[str, dict[str, Any]] = fields["numbers"]
-        solution = Solution(
-            id=str(fields["id"]),
-            domain=str(fields["domain"]),
-            difficulty=3,
-            answer=int(fields["answer"]),
-            statement="",
-            parameters=tuple(
-                Parameter(
-                    name,
-                    int(n["value"]),
-                    int(n.get("from", n["value"])),
-                    int(n.get("to", n["value"])),
-                )
-                for name, n in numbers.items()
-            ),
-            constraints=tuple(
-                (kind, tuple(names))
-                for one in fields.get("constraints", [])
-                for kind, names in one.items()
-            ),
-            sources=sources,
-            source=str(fields["source"]),
-            sha256=str(fields["sha256"]),
-            places={name: int(n["at"]) for name, n in numbers.items() if "at" in n},
-            stated_only=frozenset(name for name, n in numbers.items() if n.get("stated_only")),
-            candidates=tuple(
-                {k: int(v) for k, v in one.items()} for one in fields.get("candidates", [])
-            ),
-            no_variant=str(fields.get("no_variant", "")).strip(),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SuiteError(
-            "a solution lacks a field, or has one of another type", got=error, where=path
-        ) from error
+    fields, sources = read_fields(path, SolutionFile, what="the solution")
+    numbers = fields.numbers
+    solution = Solution(
+        id=fields.id,
+        domain=fields.domain,
+        difficulty=3,
+        answer=fields.answer,
+        statement="",
+        parameters=tuple(
+            Parameter(
+                name,
+                n.value,
+                n.value if n.low is None else n.low,
+                n.value if n.high is None else n.high,
+            )
+            for name, n in numbers.items()
+        ),
+        constraints=tuple(pair for one in fields.constraints for pair in one.items()),
+        sources=sources,
+        source=fields.source,
+        sha256=fields.sha256,
+        places={name: n.at for name, n in numbers.items() if n.at is not None},
+        stated_only=frozenset(name for name, n in numbers.items() if n.stated_only),
+        candidates=fields.candidates,
+        no_variant=fields.no_variant.strip(),
+    )
     trouble = _trouble(solution, folder)
     if trouble:
         raise SuiteError(trouble, where=path)
@@ -162,12 +171,10 @@ def _trouble(solution: Solution, folder: Path) -> str | None:
     values = solution.values
     if solution.id != folder.name:
         return f"the folder of {solution.id} has another name"
-    if not is_digest(solution.sha256):
-        return "sha256 is not a SHA-256 in lower-case hexadecimal"
-    if solution.answer not in GOLDS:
-        return f"the answer {solution.answer} is not in 0..999"
     if unknown := {name for one in solution.candidates for name in one} - set(values):
         return f"candidates for unknown numbers: {', '.join(sorted(unknown))}"
+    if unknown := {name for _, names in solution.constraints for name in names} - set(values):
+        return f"constraints on unknown numbers: {', '.join(sorted(unknown))}"
     wanted = {name: value for name, value in values.items() if name not in solution.stated_only}
     for way, source in solution.sources.items():
         if programs.parse(source) is None or programs.parameters(source) != wanted:

@@ -20,24 +20,50 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypeVar, get_args
 
 from galahad.errors import SuiteError
-from galahad.problems.problem import GOLDS, Problem, Suite, text_sha256
+from galahad.problems.problem import GOLDS, Gold, Problem, Suite, text_sha256
 from galahad.responses import integer as answers
 from galahad.responses import program as programs
 from galahad.responses.integer import Execution
-from taliesin.host import strict_yaml
+from taliesin.host import records, strict_yaml
+from taliesin.host.kinds import Count, Digest
+from taliesin.host.records import Record
 
-WAYS = ("solve", "second", "third")
-DOMAINS = ("algebra", "combinatorics", "geometry", "number theory")
+Way = Literal["solve", "second", "third"]
+WAYS: tuple[Way, ...] = get_args(Way)
+Domain = Literal["algebra", "combinatorics", "geometry", "number theory"]
+Constraint = Literal["distinct", "increasing", "coprime"]
 
 Run = Callable[[str], Execution]
 Values = Mapping[str, int]
+F = TypeVar("F", bound=Record)
 
 _PLACEHOLDER = re.compile(r"\[\[(\w+)\]\]")
 # Draws per wanted variant before a template counts as having no more.
 _PATIENCE = 20
+
+
+class ParameterFields(Record, rename={"low": "from", "high": "to"}):
+    """A parameter in `problem.yaml`."""
+
+    value: int
+    low: int
+    high: int
+
+
+class TemplateFile(Record):
+    """`problem.yaml`. A constraint names its kind and the parameters that it is about."""
+
+    SCHEMA = "galahad.template/1"
+    id: str
+    domain: Domain
+    difficulty: Literal[1, 2, 3]
+    answer: Gold
+    statement: str
+    parameters: dict[str, ParameterFields]
+    constraints: tuple[dict[Constraint, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +90,7 @@ class Template:
     answer: int
     statement: str
     parameters: tuple[Parameter, ...]
-    constraints: tuple[tuple[str, tuple[str, ...]], ...]
+    constraints: tuple[tuple[Constraint, tuple[str, ...]], ...]
     sources: Mapping[str, str]
 
     @property
@@ -95,7 +121,7 @@ class Template:
         return None
 
 
-_CONSTRAINTS: dict[str, Callable[..., bool]] = {
+_CONSTRAINTS: dict[Constraint, Callable[..., bool]] = {
     "distinct": lambda *values: len(set(values)) == len(values),
     "increasing": lambda *values: all(a < b for a, b in pairwise(values)),
     "coprime": lambda *values: gcd(*values) == 1,
@@ -137,60 +163,50 @@ def read(folder: Path) -> Template:
         SuiteError: a missing file, field or parameter, or values that the template itself refuses.
     """
     path = folder / "problem.yaml"
-    try:
-        fields = strict_yaml.read(path, what="the problem template", error=SuiteError)
-        sources = {way: (folder / f"{way}.py").read_text(encoding="utf-8") for way in WAYS}
-    except (OSError, UnicodeDecodeError) as error:
-        raise SuiteError("cannot read a problem template", got=error, where=folder) from error
-    try:
-        template = Template(
-            id=_of(str, fields["id"]),
-            domain=_of(str, fields["domain"]),
-            difficulty=_of(int, fields["difficulty"]),
-            answer=_of(int, fields["answer"]),
-            statement=_of(str, fields["statement"]).strip(),
-            parameters=tuple(
-                Parameter(name, _of(int, p["value"]), _of(int, p["from"]), _of(int, p["to"]))
-                for name, p in fields["parameters"].items()
-            ),
-            constraints=tuple(
-                (kind, tuple(names))
-                for constraint in fields.get("constraints", [])
-                for kind, names in constraint.items()
-            ),
-            sources=sources,
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise SuiteError(
-            "a problem template lacks a field, or has one of another type", got=error, where=path
-        ) from error
+    fields, sources = read_fields(path, TemplateFile, what="the problem template")
+    template = Template(
+        id=fields.id,
+        domain=fields.domain,
+        difficulty=fields.difficulty,
+        answer=fields.answer,
+        statement=fields.statement.strip(),
+        parameters=tuple(
+            Parameter(name, p.value, p.low, p.high) for name, p in fields.parameters.items()
+        ),
+        constraints=tuple(pair for one in fields.constraints for pair in one.items()),
+        sources=sources,
+    )
     trouble = next(_troubles(template, folder), None)
     if trouble is not None:
         raise SuiteError(trouble, where=path)
     return template
 
 
-def _of(kind: type[Any], value: object) -> Any:
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not of type {kind.__name__}")
-    return value
+def read_fields(path: Path, kind: type[F], *, what: str) -> tuple[F, dict[str, str]]:
+    """What the YAML file says, as a `kind`, and the programs beside it, by way.
+
+    Raises:
+        SuiteError: a file is missing, or a field is not as `kind` says; the field is named.
+    """
+    try:
+        fields = strict_yaml.read(path, what=what, error=SuiteError)
+        sources = {
+            str(way): (path.parent / f"{way}.py").read_text(encoding="utf-8") for way in WAYS
+        }
+    except (OSError, UnicodeDecodeError) as error:
+        raise SuiteError(f"{what} cannot be read", got=error, where=path.parent) from error
+    return records.convert(fields, kind, what=what, where=path, error=SuiteError), sources
 
 
 def _troubles(template: Template, folder: Path) -> Iterator[str]:
     names = set(template.values)
     if template.id != folder.name:
         yield f"the folder of {template.id} has another name"
-    if template.domain not in DOMAINS:
-        yield f"{template.domain!r} is none of {', '.join(DOMAINS)}"
-    if template.difficulty not in (1, 2, 3):
-        yield "difficulty is 1, 2 or 3"
-    if template.answer not in GOLDS:
-        yield f"the answer {template.answer} is not in 0..999"
     if set(_PLACEHOLDER.findall(template.statement)) != names:
         yield "the statement does not show exactly the parameters"
     for kind, of in template.constraints:
-        if kind not in _CONSTRAINTS or not set(of) <= names:
-            yield f"no such constraint: {kind} of {', '.join(of)}"
+        if not set(of) <= names:
+            yield f"{kind} is about unknown parameters: {', '.join(sorted(set(of) - names))}"
             return
     refusal = template.refusal(template.values)
     if refusal is not None:
@@ -313,7 +329,57 @@ def variants(template: Template, seed: int, count: int, run: Run) -> Variants:
 # --- the record of a check ---
 
 
-def fingerprints(template: Template) -> dict[str, str]:
+class Drawn(Record):
+    """A variant on which all ways agree."""
+
+    values: dict[str, int]
+    answer: Gold
+
+
+class Rejected(Record):
+    """A draw on which they do not."""
+
+    values: dict[str, int]
+    reason: str
+
+
+class CheckedTemplate(Record):
+    """The whole check of one template, without times, so that it can be made again byte by byte.
+
+    sha256: of everything that an agreed answer depends on (`hashes`).
+    """
+
+    agreed: bool
+    answer: int | None
+    reason: str
+    sha256: dict[str, Digest]
+    variants: tuple[Drawn, ...]
+    rejected: tuple[Rejected, ...]
+
+
+class Checked(Record, kw_only=True):
+    """`checked.json`: the check of every template, with the seed and the number of variants."""
+
+    SCHEMA = "galahad.checked/1"
+    schema: Literal["galahad.checked/1"] = "galahad.checked/1"
+    seed: int
+    variants: Count
+    problems: dict[str, CheckedTemplate]
+
+    def text(self) -> str:
+        """The text of the file."""
+        return json.dumps(records.plain(self), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def read_checked(path: Path) -> Checked:
+    """Raises SuiteError: not such a file; the field is named."""
+    try:
+        return records.read(path, Checked, what="the record of the check", error=SuiteError)
+    except OSError as error:
+        raise SuiteError("the record of the check cannot be read", got=error, where=path) from error
+
+
+def hashes(template: Template) -> dict[str, str]:
     """The SHA-256 of everything that an agreed answer depends on."""
     return {
         "text": text_sha256(template.text()),
@@ -322,41 +388,36 @@ def fingerprints(template: Template) -> dict[str, str]:
     }
 
 
-def record(template: Template, run: Run, *, seed: int, count: int) -> dict[str, Any]:
-    """The whole check of one template, as it is kept in `checked.json`: no times, so that it can be
-    made again byte by byte.
-    """
+def check(template: Template, run: Run, *, seed: int, count: int) -> CheckedTemplate:
+    """The whole check of one template."""
     own = cross_check(template, None, run)
     agreed = own.answer == template.answer
     drawn = variants(template, seed, count, run)
-    return {
-        "agreed": agreed and len(drawn.found) == count,
-        "answer": own.answer,
-        "reason": own.reason or ("" if agreed else f"problem.yaml says {template.answer}"),
-        "sha256": fingerprints(template),
-        "variants": [{"values": dict(v.values), "answer": v.answer} for v in drawn.found],
-        "rejected": [{"values": dict(v.values), "reason": v.reason} for v in drawn.rejected],
-    }
+    return CheckedTemplate(
+        agreed=agreed and len(drawn.found) == count,
+        answer=own.answer,
+        reason=own.reason or ("" if agreed else f"problem.yaml says {template.answer}"),
+        sha256=hashes(template),
+        variants=tuple(
+            Drawn(values=dict(v.values), answer=v.answer)
+            for v in drawn.found
+            if v.answer is not None
+        ),
+        rejected=tuple(Rejected(values=dict(v.values), reason=v.reason) for v in drawn.rejected),
+    )
 
 
-def dumps(records: Mapping[str, Mapping[str, Any]], *, seed: int, count: int) -> str:
-    """The text of `checked.json`."""
-    whole = {"schema": "galahad.checked/1", "seed": seed, "variants": count, "problems": records}
-    return json.dumps(whole, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def stale(checked: Mapping[str, Any], templates: Iterable[Template]) -> list[str]:
+def stale(checked: Checked, templates: Iterable[Template]) -> list[str]:
     """The ids whose record is missing, not agreed, or older than the template, and those without a
     template.
     """
-    records = checked.get("problems", {})
     known = {template.id: template for template in templates}
+    kept = checked.problems
     return sorted(
-        [id for id in records if id not in known]
+        [id for id in kept if id not in known]
         + [
             id
             for id, template in known.items()
-            if not records.get(id, {}).get("agreed")
-            or records[id]["sha256"] != fingerprints(template)
+            if id not in kept or not kept[id].agreed or kept[id].sha256 != hashes(template)
         ]
     )

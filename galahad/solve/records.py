@@ -7,14 +7,12 @@ Deliberately does not know: what follows from the records (`galahad.solve.summar
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
-
-from msgspec import Meta
+from typing import Any, Literal
 
 from galahad.answerer.answerer import SavedPrefix
 from galahad.measure.arm import Grade
 from galahad.measure.energy import Reading, Seconds
-from galahad.problems.problem import GOLDS
+from galahad.problems.problem import Gold
 from galahad.solve.prompts import Pass
 from galahad.solve.router import Route
 from galahad.solve.solver import (
@@ -26,8 +24,6 @@ from galahad.solve.solver import (
     Settings,
 )
 from taliesin.host.records import Record
-
-Gold = Annotated[int, Meta(ge=GOLDS.start, lt=GOLDS.stop)]
 
 
 class SuiteRecord(Record):

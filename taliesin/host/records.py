@@ -30,8 +30,9 @@ from taliesin.errors import FormatError, ToolkitError
 
 T = TypeVar("T")
 
-# What msgspec says: "Expected `int`, got `str` - at `$.seed`", the place left out at the top.
-_PLACE = re.compile(r" - at `(?P<place>.*)`$", re.DOTALL)
+# What msgspec says: "Expected `int`, got `str` - at `$.seed`", the place left out at the top, and
+# "at `key` in `$.names`" for a key of a mapping.
+_PLACE = re.compile(r" - at (?P<key>`key` in )?`(?P<place>[^`]*)`$", re.DOTALL)
 _EXPECTED = re.compile(r"Expected `(?P<expected>.*?)`(?:, got `(?P<got>.*?)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>.*)`$", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`$", re.DOTALL)
@@ -215,6 +216,10 @@ def _explained(
             f"{what} has a field that its format does not have", got=field, where=where, hint=hint
         )
     about = f"field {place} of {what}" if place else what
+    if found and found["key"]:
+        return error(
+            f"a key of {about} is not as its format says", expected=text, where=where, hint=hint
+        )
     kinds = _EXPECTED.match(text)
     if kinds:
         got = _at(value, place)

@@ -40,12 +40,24 @@ def test_there_are_at_least_ten_of_each_domain_and_of_mixed_difficulty() -> None
 
 
 def test_the_record_of_the_last_check_covers_every_template_as_it_is() -> None:
-    checked = json.loads((ROOT / "checked.json").read_text(encoding="utf-8"))
+    path = ROOT / "checked.json"
+    checked = templates.read_checked(path)
+    assert checked.text() == path.read_text(encoding="utf-8")
     assert templates.stale(checked, ALL) == []
-    assert all(len(record["variants"]) >= 3 for record in checked["problems"].values())
-    assert {id: record["answer"] for id, record in checked["problems"].items()} == {
+    assert all(len(record.variants) >= 3 for record in checked.problems.values())
+    assert {id: record.answer for id, record in checked.problems.items()} == {
         t.id: t.answer for t in ALL
     }
+
+
+def test_a_record_of_another_kind_is_refused_by_its_field(tmp_path: Path) -> None:
+    path = tmp_path / "checked.json"
+    fields = json.loads((ROOT / "checked.json").read_text(encoding="utf-8"))
+    fields["problems"]["nt-two-weights"]["agreed"] = 1
+    path.write_text(json.dumps(fields), encoding="utf-8")
+    with pytest.raises(SuiteError, match="field problems") as refused:
+        templates.read_checked(path)
+    assert (refused.value.expected, refused.value.got) == ("bool", '"int"')
 
 
 @pytest.mark.parametrize("template", ALL, ids=lambda t: t.id)
@@ -81,9 +93,9 @@ def test_a_sample_agrees_three_ways_with_a_variant(index: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("template", ALL, ids=lambda t: t.id)
 def test_every_problem_comes_out_as_recorded(template: templates.Template) -> None:
-    checked = json.loads((ROOT / "checked.json").read_text(encoding="utf-8"))
-    record = templates.record(template, run, seed=checked["seed"], count=checked["variants"])
-    assert record == checked["problems"][template.id]
+    kept = templates.read_checked(ROOT / "checked.json")
+    record = templates.check(template, run, seed=kept.seed, count=kept.variants)
+    assert record == kept.problems[template.id]
 
 
 # --- what the library does with programs, without a sandbox ---
@@ -161,14 +173,16 @@ def test_values_outside_ranges_or_against_constraints_are_refused() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("answer: 503", "answer: 1503", "not in 0..999"),
-        ("answer: 503", "", "lacks a field"),
-        ("answer: 503", "answer: true", "another type"),
-        ("domain: number theory", "domain: poetry", "is none of"),
+        ("answer: 503", "answer: 1503", "field answer .*expected: .* 0..999.*got: 1503"),
+        ("answer: 503", "", "has no field answer"),
+        ("answer: 503", "answer: true", "field answer .*got: true"),
+        ("answer: 503", "answer: 503\nanswers: 3", "does not have.*got: answers"),
+        ("from: 5", "from: a", "field parameters.*from.*expected: int"),
+        ("domain: number theory", "domain: poetry", 'expected: algebra or .*got: "poetry"'),
         ("$[[a]]$", "$13$", "does not show exactly the parameters"),
         ("value: 13", "value: 14", "parameters of solve are not those"),
         ("from: 5", "from: 15", "own values are refused"),
-        ("coprime", "friendly", "no such constraint"),
+        ("coprime", "friendly", "a key of field constraints.*'friendly'"),
         ("statement: |-", "statement: [", "the problem template is not valid YAML"),
         ("answer: 503", "answer: 2026-99-99", "the problem template is not valid YAML"),
         ("answer: 503", "answer: " + "[" * 20_000, "the problem template is nested too deeply"),
@@ -186,7 +200,7 @@ def test_a_template_that_is_not_well_formed_is_refused(
             (folder / path.name).write_text(
                 text.replace(old, new, 1) if path.suffix == ".yaml" else text
             )
-    with pytest.raises(SuiteError, match=message):
+    with pytest.raises(SuiteError, match=f"(?s){message}"):
         templates.read_all(tmp_path)
 
 
@@ -195,7 +209,7 @@ def test_a_template_without_one_of_its_programs_is_refused(tmp_path: Path) -> No
     shutil.copytree(next(ROOT.rglob("nt-two-weights")), folder)
     assert templates.read(folder).id == "nt-two-weights"
     (folder / "third.py").unlink()
-    with pytest.raises(SuiteError, match="cannot read a problem template"):
+    with pytest.raises(SuiteError, match="the problem template cannot be read"):
         templates.read(folder)
 
 

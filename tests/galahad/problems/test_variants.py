@@ -219,11 +219,11 @@ def test_a_variant_whose_text_was_changed_is_refused(
     ("old", "new", "said"),
     [
         ("id: legs", "id: arms", "another name"),
-        ("answer: 144", "answer: 1440", "not in 0..999"),
+        ("answer: 144", "answer: 1440", "field answer .*got: 1440"),
         ("hens: 5,", "ducks: 5,", "unknown numbers"),
         ("value: 30", "value: 31", "are not the numbers"),
-        ("numbers:", "number:", "lacks a field"),
-        ("sha256: ", "sha256: x", "SHA-256"),
+        ("numbers:", "number:", "has no field numbers|got: number"),
+        ("sha256: ", "sha256: x", "field sha256"),
     ],
 )
 def test_a_malformed_solution_is_refused(
@@ -231,7 +231,7 @@ def test_a_malformed_solution_is_refused(
 ) -> None:
     path = tmp_path / "legs" / "program.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
-    with pytest.raises(SuiteError, match=said):
+    with pytest.raises(SuiteError, match=f"(?s){said}"):
         solutions.read(tmp_path / "legs")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -27,6 +27,7 @@ class Plan(Record):
     title: str
     steps: list[Step]
     seed: int = 0
+    colours: dict[Literal["red", "blue"], int] | None = None
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -50,6 +51,7 @@ def test_a_record_reads_and_writes_back() -> None:
         ({"seed": -1}, "the plan", "a seed of at least 0", None),
         ({"steps": [{"name": 1}]}, "field steps[0].name of the plan", "str", "1"),
         ({"steps": None}, "field steps of the plan", "array", "null"),
+        ({"colours": {"grey": 1}}, "a key of field colours", "Invalid enum value 'grey'", None),
         ({"more": 1}, "a field that its format does not have", None, "more"),
         ({"steps": [{"name": "a", "x": 1}]}, "does not have", None, "steps[0].x"),
     ],
