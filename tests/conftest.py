@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import hypothesis
 import numpy as np
 import pytest
 
+from benchmarks import memories
+from benchmarks.memories import tokenizer
 from taliesin.errors import ModelError
 from taliesin.models import resolve as models
 
@@ -73,11 +74,6 @@ def gemma4(tmp_path_factory: pytest.TempPathFactory, synthesise: ModuleType) -> 
 
 WINDOW = 128
 EMBEDDING, FEED_FORWARD, HEADS, HEAD = 64, 128, 2, 32
-TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ m['role'] }}\n{{ m['content'] "
-    "}}<end_of_turn>\n{% endfor %}"
-    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
-)
 
 
 @pytest.fixture(scope="session")
@@ -88,6 +84,20 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def made(seed: int = 1, window: int = WINDOW) -> Path:
         path = folder / f"tiny-{window}-{seed}.gguf"
         return path if path.exists() else write_model(path, seed, window)
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def memory_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`memory_model("lfm2")`: a file of a family of `benchmarks.memories` with a tokenizer."""
+    folder = tmp_path_factory.mktemp("memories")
+
+    def made(name: str) -> Path:
+        path = folder / f"{name}.gguf"
+        if not path.exists():
+            memories.write(memories.FAMILIES[name], path, tokenizer=True)
+        return path
 
     return made
 
@@ -114,7 +124,7 @@ def write_model(path: Path, seed: int, window: int, layers: int = 6) -> Path:
         out.add_sliding_window(window)
     else:
         out.add_rope_dimension_count(HEAD)
-    _add_tokenizer(out)
+    tokenizer.add(out)
     rng = np.random.default_rng(seed)
 
     def matrix(name: str, rows: int, columns: int) -> None:
@@ -123,10 +133,8 @@ def write_model(path: Path, seed: int, window: int, layers: int = 6) -> Path:
     def ones(name: str, n: int) -> None:
         out.add_tensor(f"{name}.weight", np.ones(n, np.float32))
 
-    embedding = rng.normal(0, 0.15, (_N_VOCAB, EMBEDDING)).astype(np.float16)
-    # Tied to the output: bytes that are no text get small logits, because llama-server reports no
-    # probabilities inside a character.
-    embedding[len(_SPECIAL) : len(_SPECIAL) + 256] *= np.float16(0.05)
+    embedding = rng.normal(0, 0.15, (tokenizer.N_VOCAB, EMBEDDING)).astype(np.float16)
+    tokenizer.quieten(embedding)  # tied to the output
     out.add_tensor("token_embd.weight", embedding)
     ones("output_norm", EMBEDDING)
     for layer in range(layers):
@@ -153,31 +161,3 @@ def write_model(path: Path, seed: int, window: int, layers: int = 6) -> Path:
     out.write_tensors_to_file()
     out.close()
     return path
-
-
-_SPECIAL = ["<unk>", "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"]
-_LETTERS = [chr(c) for c in range(0x21, 0x7F)] + ["\u2581"]
-_N_VOCAB = len(_SPECIAL) + 256 + len(_LETTERS)
-
-
-def _add_tokenizer(out: Any) -> None:
-    import gguf
-
-    tokens = _SPECIAL + [f"<0x{b:02X}>" for b in range(256)] + _LETTERS
-    kinds = [
-        gguf.TokenType.UNKNOWN,
-        *[gguf.TokenType.CONTROL] * (len(_SPECIAL) - 1),
-        *[gguf.TokenType.BYTE] * 256,
-        *[gguf.TokenType.NORMAL] * len(_LETTERS),
-    ]
-    out.add_tokenizer_model("llama")
-    out.add_token_list(tokens)
-    out.add_token_scores([-float(i) for i in range(len(tokens))])
-    out.add_token_types(kinds)
-    out.add_bos_token_id(1)
-    out.add_eos_token_id(2)
-    out.add_eot_token_id(4)
-    out.add_unk_token_id(0)
-    out.add_add_bos_token(True)
-    out.add_add_space_prefix(False)
-    out.add_chat_template(TEMPLATE)

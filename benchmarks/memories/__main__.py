@@ -1,4 +1,4 @@
-"""`python -m benchmarks.memories NAME PATH [--seed N]`, or `--list [--json]`."""
+"""`python -m benchmarks.memories NAME PATH [--seed N] [--tokenizer]`, or `--list [--json]`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def main() -> int:
     parser.add_argument("name", nargs="?", choices=sorted(FAMILIES), metavar="NAME")
     parser.add_argument("path", nargs="?", type=Path)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tokenizer", action="store_true", help="a byte tokenizer, to speak with")
     parser.add_argument("--list", action="store_true", help="the families, a line each")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
@@ -31,7 +32,7 @@ def main() -> int:
         return 0
     if given.path is None:
         parser.error("expected NAME PATH, or --list")
-    path = write(FAMILIES[given.name], given.path, given.seed)
+    path = write(FAMILIES[given.name], given.path, given.seed, tokenizer=given.tokenizer)
     print(json.dumps({"path": str(path)}) if given.json else path)
     return 0
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import tokenizer as byte_tokens
 from .shape import Family, Value
 
 _UNIT = 73.3  # standard deviation of integers drawn from -127..127
@@ -53,17 +54,24 @@ def filled(seed: int, name: str, size: tuple[int, ...]) -> npt.NDArray[Any]:
     return scaled.astype(np.float16) if len(size) > 1 else scaled
 
 
-def write(family: Family, path: Path, seed: int = 1) -> Path:
-    """Write the family's file; gives its path."""
+def write(family: Family, path: Path, seed: int = 1, *, tokenizer: bool = False) -> Path:
+    """Write the family's file; gives its path. With `tokenizer` it speaks: `tokenizer.add`."""
     import gguf
 
     shape = family.shape()
     out = gguf.GGUFWriter(path, family.architecture)
     for key, value in shape.metadata.items():
         _add(out, f"{family.architecture}.{key}", value)
-    out.add_tokenizer_model("none")
+    if tokenizer:
+        byte_tokens.add(out, shape.vocab)
+    else:
+        out.add_tokenizer_model("none")
+    logits = "output.weight" if "output.weight" in shape.tensors else "token_embd.weight"
     for name, size in shape.tensors.items():
-        out.add_tensor(name, filled(seed, name, size))
+        values = filled(seed, name, size)
+        if tokenizer and name == logits:
+            byte_tokens.quieten(values)
+        out.add_tensor(name, values)
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_tensors_to_file()

@@ -184,7 +184,7 @@ _ALTUP, _LAUREL, _PER_LAYER = 4, 64, 256  # Gemma 3n's, which a file cannot chan
 
 
 def _gemma3n() -> Shape:
-    layers, embed, vocab = 22, 64, 256  # rows are kept in the first 20, whatever the file says
+    layers, embed, vocab = 22, 64, 384  # rows are kept in the first 20, whatever the file says
     shape = Shape(layers, embed=embed, vocab=vocab, feed_forward_length=embed)
     shape.set(attention__sliding_window=WINDOW, **_TWO_HEADS)
     top = shape.top

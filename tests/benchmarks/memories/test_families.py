@@ -32,7 +32,7 @@ def test_another_seed_gives_other_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_a_file_is_small(name: str, tmp_path: Path) -> None:
-    assert 5e5 < write(FAMILIES[name], tmp_path / "a.gguf").stat().st_size < 8e6
+    assert 5e5 < write(FAMILIES[name], tmp_path / "a.gguf").stat().st_size < 1e7
 
 
 def _decodes(name: str, folder: Path) -> None:
