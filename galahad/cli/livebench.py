@@ -14,11 +14,14 @@ import typer
 from galahad.cli.options import open_reader
 from taliesin.cli.options import GpuLayers, Json, Model, Threads
 from taliesin.errors import EXIT_PARTIAL, UsageError
-from taliesin.host import console
+from taliesin.host import console, records
 
 if TYPE_CHECKING:
     from galahad.answerer.answerer import BlockAnswerer
+    from galahad.livebench.records import ArmScore, Kind, Result
     from galahad.livebench.rules import Question
+
+    Plan = dict[Kind, list[Question]]
 
 commands = typer.Typer()
 
@@ -90,6 +93,7 @@ def livebench(
     model, 33 a question that does not fit, 40 not a question file, or --out is no result.
     """
     from galahad.livebench import run as bench
+    from galahad.livebench.records import Result
     from taliesin.host.durable import require_output
 
     if out is not None and not split_only:
@@ -105,7 +109,7 @@ def livebench(
         )
     chosen = bench.sample(parts.library, examples, seed)
     known = {question.task for question in chosen}
-    plan = {
+    plan: Plan = {
         "transfer": [q for q in bench.sample(parts.test, sample, seed) if q.task in known],
         "replay": bench.sample(parts.library, sample, seed),
     }
@@ -128,55 +132,59 @@ def livebench(
         f"{len(parts.left_out)} left out "
         "because their template or text is in the library"
     )
-    fields: dict[str, Any] = {"settings": settings}
+    found: Result | None = None
     if not split_only:
         with ExitStack() as stack:
             reader = open_reader(model, threads, gpu_layers)
             stack.callback(reader.close)
-            fields = _asked(plan, chosen, reader, settings, out, max_seconds)
+            found = _asked(plan, chosen, reader, settings, out, max_seconds)
     if as_json:
-        console.emit_json(
-            bench.SCHEMA, {name: value for name, value in fields.items() if name != "schema"}
-        )
-    elif not split_only:
-        console.out(_table(fields))
+        fields = {"settings": settings} if found is None else records.plain(found)
+        console.emit_json(Result.SCHEMA, {k: v for k, v in fields.items() if k != "schema"})
+    elif found is not None:
+        console.out(_table(found))
     if not parts.test:
         console.note(
             "no newer question is left to test: another date, or files with newer releases"
         )
-    if not parts.test or not fields.get("complete", True):
+    if not parts.test or (found is not None and not found.complete):
         raise typer.Exit(EXIT_PARTIAL)
 
 
 def _asked(
-    plan: dict[str, list[Question]],
+    plan: Plan,
     examples: list[Question],
     reader: BlockAnswerer,
     settings: dict[str, Any],
     out: Path | None,
     max_seconds: float | None,
-) -> dict[str, Any]:
+) -> Result:
     """The result, written to `out` after every answer; what is there already is not asked again."""
     from galahad.livebench import run as bench
+    from galahad.livebench.records import RunSettings
     from taliesin.host.durable import write_output
     from taliesin.store.library import Library
 
-    settings = {**reader.identity(), **settings}
-    answers = bench.resume(out, settings, plan) if out is not None else {kind: [] for kind in plan}
+    whole = records.convert(
+        {**reader.identity(), **settings}, RunSettings, what="the settings of this run"
+    )
+    answers: bench.Answers = {"transfer": [], "replay": []}
+    if out is not None:
+        answers = bench.resume(out, whole)
     n_planned = sum(map(len, plan.values()))
     planned = {kind: {question.id for question in questions} for kind, questions in plan.items()}
     answers = {
         kind: [one for one in own if one.id in planned[kind]] for kind, own in answers.items()
     }
 
-    def asked() -> dict[str, Any]:
-        found = bench.result(settings, answers, n_planned)
+    def asked() -> Result:
+        found = bench.result(whole, answers, n_planned)
         if out is not None:
-            write_output(out, json.dumps(found, indent=1) + "\n")
+            write_output(out, json.dumps(records.plain(found), indent=1) + "\n")
         return found
 
     started = time.monotonic()
-    fields = asked()
+    found = asked()
     with (
         tempfile.TemporaryDirectory(prefix="galahad-livebench-") as folder,
         Library(Path(folder) / "library") as store,
@@ -186,30 +194,30 @@ def _asked(
         for kind, questions in plan.items():
             done = {answer.id for answer in answers[kind]}
             left = [question for question in questions if question.id not in done]
-            for answer in bench.ask(reader, store, examples, left, settings["tokens"]):
+            for answer in bench.ask(reader, store, examples, left, whole.tokens):
                 answers[kind].append(answer)
-                fields = asked()
+                found = asked()
                 advance(1)
                 if max_seconds is not None and time.monotonic() - started >= max_seconds:
-                    return fields
-    return fields
+                    return found
+    return found
 
 
-def _table(fields: dict[str, Any]) -> str:
+def _table(found: Result) -> str:
     rows = [
         (
             kind,
             task,
             _right(score),
-            f"{score['mean_score']:.1%}",
-            score["cut"],
-            _right(score["without"]),
-            f"{score['without']['mean_score']:.1%}",
-            score["without"]["cut"],
-            f"{score['paired']['p']:.3g}",
+            f"{score.mean_score:.1%}",
+            score.cut,
+            _right(score.without),
+            f"{score.without.mean_score:.1%}",
+            score.without.cut,
+            f"{score.paired.p:.3g}",
         )
-        for kind in ("transfer", "replay")
-        for task, score in fields[kind].items()
+        for kind, scores in (("transfer", found.transfer), ("replay", found.replay))
+        for task, score in scores.items()
     ]
     headers = [
         "kind",
@@ -225,5 +233,5 @@ def _table(fields: dict[str, Any]) -> str:
     return console.table(headers, rows)
 
 
-def _right(score: dict[str, Any]) -> str:
-    return f"{score['right']}/{score['n']} ({score['low']:.0%} to {score['high']:.0%})"
+def _right(score: ArmScore) -> str:
+    return f"{score.right}/{score.n} ({score.low:.0%} to {score.high:.0%})"

@@ -15,9 +15,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from galahad.responses.integer import last_box
+
+Task = Literal["math_comp", "zebra_puzzle", "web_of_lies_v2"]
 
 
 class Question(NamedTuple):
@@ -26,7 +28,7 @@ class Question(NamedTuple):
     """
 
     id: str
-    task: str
+    task: Task
     template: str
     released: str
     text: str
@@ -207,7 +209,7 @@ def _plain_box(response: str) -> str:
     return (last_box(response) or "").replace("\\text{", "").replace("}", "").replace("\\", "")
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[Task, Rule] = {
     "math_comp": Rule(
         asked_math_comp, published_math_comp, lambda gold: gold if gold.isdigit() else 5 * gold
     ),

@@ -15,19 +15,26 @@ never enter a result, which holds ids, grades, tokens, seconds and hashes.
 
 from __future__ import annotations
 
-import json
-import math
 import random
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from galahad.answerer.answerer import BlockPrefix, Request, one
 from galahad.errors import SuiteError
-from galahad.livebench.rules import RULES, Question
+from galahad.livebench.records import (
+    Answer,
+    ArmScore,
+    Kind,
+    QuestionRow,
+    Result,
+    RunSettings,
+    Said,
+    TaskScore,
+    is_date,
+)
+from galahad.livebench.rules import RULES, Question, Task
 from galahad.measure.canonical import sha256_of
 from galahad.measure.stats import PairedOutcomes, Proportion
 from galahad.problems.problem import text_sha256
@@ -38,10 +45,6 @@ if TYPE_CHECKING:
     from galahad.answerer.answerer import BlockAnswerer
     from taliesin.store.library import Library
 
-SCHEMA = "galahad.livebench/2"
-_DATE = re.compile(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}")
-_FIELDS = ("question_id", "task", "ground_truth", "turns", "livebench_release_date")
-
 
 class Split(NamedTuple):
     """`left_out` are newer questions whose template or text is in the library."""
@@ -49,53 +52,6 @@ class Split(NamedTuple):
     library: list[Question]
     test: list[Question]
     left_out: list[Question]
-
-
-class Said(NamedTuple):
-    """One arm's answer.
-
-    right: in the form that the prompt asks for, and all of it. score: what LiveBench's scorer
-    gives, 0..1; it accepts more forms,
-    and parts of a list. cut: the token limit ended it.
-    """
-
-    right: bool
-    score: float
-    cut: bool
-    n_out: int
-    seconds: float
-
-
-class Answer(NamedTuple):
-    """One question under both arms: behind the block of examples, and behind the one without."""
-
-    id: str
-    task: str
-    library: Said
-    without: Said
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> Answer:
-        """Raises KeyError, TypeError, ValueError: not what `record` gives."""
-        found = cls(
-            record["id"], record["task"], Said(**record["library"]), Said(**record["without"])
-        )
-        if not isinstance(found.id, str) or found.task not in RULES:
-            raise ValueError("an answer without an id or a task")
-        for said in (found.library, found.without):
-            if (
-                not (isinstance(said.right, bool) and isinstance(said.cut, bool))
-                or type(said.n_out) is not int
-            ):
-                raise TypeError(f"the answer to {found.id} is malformed")
-            if not 0 <= said.score <= 1 or not 0 <= said.seconds < math.inf:
-                raise ValueError(f"the answer to {found.id} has a figure out of range")
-        return found
-
-    def record(self) -> dict[str, Any]:
-        """JSON-ready."""
-        arms = {"library": self.library._asdict(), "without": self.without._asdict()}
-        return {"id": self.id, "task": self.task, **arms}
 
 
 def read(paths: Sequence[Path]) -> list[Question]:
@@ -127,52 +83,17 @@ def read(paths: Sequence[Path]) -> list[Question]:
 
 
 def _question(line: str, where: str) -> Question:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise SuiteError("not JSON lines", got=error, where=where) from error
-    missing = [name for name in _FIELDS if not isinstance(row, dict) or name not in row]
-    if missing:
-        raise SuiteError(
-            "not a LiveBench question", expected=f"the fields {', '.join(missing)}", where=where
-        )
-    turns, released = row["turns"], row["livebench_release_date"]
-    if not isinstance(turns, list) or len(turns) != 1 or not isinstance(turns[0], str):
-        raise SuiteError("a question has one turn", where=where)
-    if not isinstance(released, str) or not _is_date(released[:10]):
-        raise SuiteError("a release date is YYYY-MM-DD", got=repr(released), where=where)
-    texts = {
-        "question_id": row["question_id"],
-        "ground_truth": row["ground_truth"],
-        "turns": turns[0],
-    }
-    for name, text in texts.items():
-        if not isinstance(text, str) or not text.strip():
-            raise SuiteError(f"{name} is no text", got=repr(text), where=where)
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise SuiteError(
-                f"{name} has half a surrogate pair, which is no character", where=where
-            )
-    if not isinstance(row["task"], str) or row["task"] not in RULES:
-        raise SuiteError(
-            "no grader for this task", expected=", ".join(RULES), got=row["task"], where=where
-        )
-    subtask = row.get("subtask")
-    template = (
-        f"{row['task']}/{subtask.removeprefix('updated_')}"
-        if isinstance(subtask, str)
-        else row["question_id"]
+    row = records.decode(
+        line.encode(), QuestionRow, what="the LiveBench question", where=where, error=SuiteError
     )
     return Question(
-        row["question_id"], row["task"], template, released[:10], turns[0], row["ground_truth"]
+        id=row.question_id,
+        task=row.task,
+        template=row.template,
+        released=row.released,
+        text=row.turns[0],
+        gold=row.ground_truth,
     )
-
-
-def _is_date(text: str) -> bool:
-    try:
-        return bool(_DATE.fullmatch(text) and date.fromisoformat(text))
-    except ValueError:  # a day that no calendar has
-        return False
 
 
 def split(questions: Iterable[Question], library_before: str) -> Split:
@@ -181,7 +102,7 @@ def split(questions: Iterable[Question], library_before: str) -> Split:
     Raises:
         UsageError: not a date.
     """
-    if not _is_date(library_before):
+    if not is_date(library_before):
         raise UsageError("not a date", expected="YYYY-MM-DD", got=library_before)
     everything = list(questions)
     library = [question for question in everything if question.released < library_before]
@@ -200,7 +121,7 @@ def split(questions: Iterable[Question], library_before: str) -> Split:
 # -- running ---------------------------------------------------------------------------------------
 
 
-def document(task: str, examples: Sequence[Question]) -> str:
+def document(task: Task, examples: Sequence[Question]) -> str:
     """The text of a block: worked examples of one task, question and answer."""
     parts = [f"Solved examples of the task {task}."]
     parts += [
@@ -250,7 +171,7 @@ def ask(
                 _said(reader, library, f"{task}-{arm}", question, max_tokens)
                 for arm in ("library", "without")
             ]
-            yield Answer(question.id, task, *said)
+            yield Answer(id=question.id, task=task, library=said[0], without=said[1])
 
 
 def _said(
@@ -264,7 +185,13 @@ def _said(
     cut = done.finish == "length"
     rule = RULES[question.task]
     right, score = rule.asked(done.text, question.gold, cut), rule.published(done.text, question)
-    return Said(right, score, cut, done.n_out, round(time.monotonic() - started, 3))
+    return Said(
+        right=right,
+        score=score,
+        cut=cut,
+        n_out=done.n_out,
+        seconds=round(time.monotonic() - started, 3),
+    )
 
 
 def documents_sha256(examples: Sequence[Question]) -> dict[str, str]:
@@ -282,25 +209,23 @@ def questions_sha256(questions: Iterable[Question]) -> str:
     return sha256_of(sorted([q.id, text_sha256(q.text), q.gold] for q in questions))
 
 
-def scores(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Task -> right, n and mean score with the library, the same without it, and the paired test
-    between the two.
-    """
-    found = {}
+def scores(answers: Sequence[Answer]) -> dict[Task, TaskScore]:
+    """The score of each task that has an answer."""
+    found: dict[Task, TaskScore] = {}
     for task in sorted({answer.task for answer in answers}):
         own = [answer for answer in answers if answer.task == task]
-        found[task] = {
+        found[task] = TaskScore(
             **_score([answer.library for answer in own]),
-            "without": _score([answer.without for answer in own]),
-            "paired": records.plain(
-                PairedOutcomes.of([a.without.right for a in own], [a.library.right for a in own])
+            without=ArmScore(**_score([answer.without for answer in own])),
+            paired=PairedOutcomes.of(
+                [a.without.right for a in own], [a.library.right for a in own]
             ),
-        }
+        )
     return found
 
 
 def _score(said: Sequence[Said]) -> dict[str, Any]:
-    """`low` and `high`: Wilson, 95 %."""
+    """The fields of an `ArmScore`."""
     right, n = sum(one.right for one in said), len(said)
     return {
         **records.plain(Proportion.of(right, n)),
@@ -314,48 +239,46 @@ def _score(said: Sequence[Said]) -> dict[str, Any]:
 
 # -- a result file ---------------------------------------------------------------------------------
 
-Answers = dict[str, list[Answer]]
-"""Kind (transfer, replay) -> its answers."""
+Answers = dict[Kind, list[Answer]]
 
 
-def result(settings: dict[str, Any], answers: Answers, n_planned: int) -> dict[str, Any]:
+def result(settings: RunSettings, answers: Answers, n_planned: int) -> Result:
     """What a result file holds: `settings`, and for each kind its scores and answers."""
-    fields: dict[str, Any] = {"schema": SCHEMA, "settings": settings, "model": settings["model"]}
-    fields["complete"] = sum(map(len, answers.values())) == n_planned
-    for kind, own in answers.items():
-        fields |= {kind: scores(own), f"{kind}_answers": [answer.record() for answer in own]}
-    return fields
+    transfer, replay = answers["transfer"], answers["replay"]
+    return Result(
+        settings=settings,
+        model=settings.model,
+        complete=len(transfer) + len(replay) == n_planned,
+        transfer=scores(transfer),
+        transfer_answers=tuple(transfer),
+        replay=scores(replay),
+        replay_answers=tuple(replay),
+    )
 
 
-def resume(path: Path, settings: dict[str, Any], kinds: Iterable[str]) -> Answers:
+def resume(path: Path, settings: RunSettings) -> Answers:
     """The answers of an earlier run with the same settings; none where there is no file.
 
     Raises:
-        SuiteError: not a result file. UsageError: one with other settings.
+        SuiteError: not a result file; the field is named. UsageError: one with other settings.
     """
     if not path.exists():
-        return {kind: [] for kind in kinds}
+        return {"transfer": [], "replay": []}
+    hint = "name another file"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["schema"] != SCHEMA:
-            raise ValueError(f"{found['schema']} is not {SCHEMA}; name another file")
-        there: dict[str, Any] = {**found["settings"]}
-        answers = {
-            kind: [Answer.from_record(one) for one in found[f"{kind}_answers"]] for kind in kinds
-        }
-        if any(len({one.id for one in own}) < len(own) for own in answers.values()):
-            raise ValueError("an answer is there twice")
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise SuiteError(
-            "not a result of livebench", got=f"{type(error).__name__}: {error}", where=path
-        ) from error
-    if differing := [name for name in settings if settings[name] != there.get(name)]:
-        name = differing[0]
-        raise UsageError(
-            f"the result there was made with another {name}",
-            expected=settings[name],
-            got=there.get(name),
-            where=path,
-            hint="name another file",
+        found = records.read(
+            path, Result, what="the result of livebench", error=SuiteError, hint=hint
         )
-    return answers
+    except OSError as error:
+        raise SuiteError("the result cannot be read", got=error, where=path) from error
+    for name in settings.__struct_fields__:
+        wanted, there = getattr(settings, name), getattr(found.settings, name)
+        if wanted != there:
+            raise UsageError(
+                f"the result there was made with another {name}",
+                expected=wanted,
+                got=there,
+                where=path,
+                hint=hint,
+            )
+    return {"transfer": list(found.transfer_answers), "replay": list(found.replay_answers)}

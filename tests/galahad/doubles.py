@@ -20,6 +20,7 @@ from galahad.answerer.answerer import (
     SavedPrefix,
     no_token,
 )
+from galahad.livebench.records import Answer, RunSettings, Said
 from galahad.measure.arm import Arm, Grade, Row
 from galahad.measure.energy import Reading
 from galahad.solve.records import (
@@ -252,3 +253,29 @@ def arm_row(id_: str, grade: Grade, n_out: int, sha256: str = "", **detail: obje
 
 def an_arm(kind: str, rows: list[Row], energy: Reading | None = None) -> Arm:
     return Arm.of(kind, {"model": "m"}, {}, rows, energy or reading())
+
+
+def livebench_said(right: bool, score: float = 0.0, cut: bool = False, n_out: int = 10) -> Said:
+    score = 1.0 if right else score
+    return Said(right=right, score=score, cut=cut, n_out=n_out, seconds=0.5)
+
+
+def livebench_answer(id_: str, library: Said, without: Said) -> Answer:
+    return Answer(id=id_, task="zebra_puzzle", library=library, without=without)
+
+
+def livebench_settings(**changes: Any) -> RunSettings:
+    fields: dict[str, Any] = {
+        "engine": "embedded",
+        "model": "m",
+        "library_before": "2024-11-25",
+        "n_library": 2,
+        "n_test": 3,
+        "n_left_out": 0,
+        "seed": 1,
+        "examples": 2,
+        "tokens": 52,
+        "questions_sha256": "a" * 64,
+        "documents_sha256": {"zebra_puzzle": "b" * 64},
+    }
+    return RunSettings(**{**fields, **changes})

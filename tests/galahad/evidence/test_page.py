@@ -25,8 +25,16 @@ from galahad.solve.solver import Settings
 from galahad.solve.summary import Summary
 from galahad.solve.writer import RunLog
 from taliesin.errors import FormatError, UsageError
-from taliesin.host import console
-from tests.galahad.doubles import run_attempt, run_header, run_session, run_transcript
+from taliesin.host import console, records
+from tests.galahad.doubles import (
+    livebench_answer,
+    livebench_said,
+    livebench_settings,
+    run_attempt,
+    run_header,
+    run_session,
+    run_transcript,
+)
 
 NASTY = "<script>alert(1)</script>&\"'|`"
 
@@ -180,15 +188,9 @@ def test_results_have_pictures_where_they_say_more() -> None:
 
 
 def test_livebench_says_both_arms_and_whether_they_differ() -> None:
-    one = livebench.Answer(
-        "q",
-        "zebra_puzzle",
-        livebench.Said(True, 1.0, False, 9, 1.0),
-        livebench.Said(False, 0.0, True, 9, 1.0),
-    )
-    settings = {"model": "m", "library_before": "2024-11-25", "examples": 2, "tokens": 9}
-    answered = livebench.result(settings, {"transfer": [one], "replay": []}, 2)
-    html = page.page([], None, [("livebench_m.json", answered)])
+    one = livebench_answer("q", livebench_said(True), livebench_said(False, cut=True))
+    answered = livebench.result(livebench_settings(), {"transfer": [one], "replay": []}, 2)
+    html = page.page([], None, [("livebench_m.json", records.plain(answered))])
     read(html)
     assert "1/1 = 100.0% (Wilson 95 %: 20.7% to 100.0%)" in html
     assert "McNemar p" in html

@@ -18,10 +18,13 @@ from galahad import cli
 from galahad.errors import SuiteError
 from galahad.livebench import rules as livebench_rules
 from galahad.livebench import run as livebench
-from galahad.livebench.run import Answer, Said
+from galahad.livebench.records import Result
 from taliesin.errors import UsageError
-from taliesin.host import console
+from taliesin.host import console, records
 from taliesin.store.library import Library
+from tests.galahad.doubles import livebench_answer as answer
+from tests.galahad.doubles import livebench_said as said
+from tests.galahad.doubles import livebench_settings as settings
 
 
 def row(
@@ -68,16 +71,16 @@ def test_date_is_a_date(date: str) -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"task": "poetry"}, "no grader"),
-        ({"turns": []}, "one turn"),
-        ({"turns": [1]}, "one turn"),
-        ({"livebench_release_date": "soon"}, "release date"),
+        ({"task": "poetry"}, 'field task .*expected: math_comp or .*got: "poetry"'),
+        ({"turns": []}, "field turns .*expected: one turn"),
+        ({"turns": [1]}, r"field turns\[0\] .*got: 1"),
+        ({"livebench_release_date": "soon"}, "expected: a release date YYYY-MM-DD"),
     ],
 )
 def test_row_that_cannot_be_used_is_named(
     tmp_path: Path, change: dict[str, Any], what: str
 ) -> None:
-    with pytest.raises(SuiteError, match=what) as caught:
+    with pytest.raises(SuiteError, match=f"(?s){what}") as caught:
         livebench.read([write(tmp_path / "q.jsonl", row("a"), row("b") | change)])
     assert "line 2" in str(caught.value.where)
 
@@ -178,6 +181,7 @@ def test_web_of_lies_counts_as_a_whole(response: str, right: bool) -> None:
     assert livebench_rules.asked_web_of_lies(response, "yes, no, yes") == right
 
 
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 OPTIONS = "Which? $\\textbf{(A)}~\\sqrt{5}-1\\qquad\\textbf{(B)}~12 \\qquad \\textbf{(C) } 13$"
 OLD, NEW = "2024-06-24", "2024-11-25"
 
@@ -277,34 +281,29 @@ def test_example_shows_its_answer_in_the_form_that_is_graded(task: str, gold: st
     assert rule.published(answer, question) == 1.0
 
 
-def said(right: bool, score: float = 0.0, cut: bool = False, n_out: int = 10) -> Said:
-    return Said(right, 1.0 if right else score, cut, n_out, 0.5)
-
-
 def test_scores_keep_the_arms_apart_and_state_wilson_intervals() -> None:
     answers = [
-        Answer(str(i), "zebra_puzzle", said(i < 3, 0.5), said(False, cut=i == 0, n_out=20))
-        for i in range(4)
+        answer(str(i), said(i < 3, 0.5), said(False, cut=i == 0, n_out=20)) for i in range(4)
     ]
     found = livebench.scores(answers)["zebra_puzzle"]
-    assert (found["right"], found["n"], found["without"]["right"], found["without"]["cut"]) == (
+    assert (found.right, found.n, found.without.right, found.without.cut) == (
         3,
         4,
         0,
         1,
     )
-    assert found["mean_score"] == pytest.approx(0.875)
-    assert (found["n_out"], found["without"]["n_out"], found["seconds"]) == (40, 80, 2.0)
+    assert found.mean_score == pytest.approx(0.875)
+    assert (found.n_out, found.without.n_out, found.seconds) == (40, 80, 2.0)
     # Wilson for 3 of 4 and for 0 of 4, z = 1.96: centre and half-width by hand.
-    assert (found["low"], found["high"]) == (
+    assert (found.low, found.high) == (
         pytest.approx(0.3006, abs=1e-4),
         pytest.approx(0.9544, abs=1e-4),
     )
-    assert (found["without"]["low"], found["without"]["high"]) == (
+    assert (found.without.low, found.without.high) == (
         pytest.approx(0.0),
         pytest.approx(0.4899, abs=1e-4),
     )
-    assert found["paired"]["p"] == pytest.approx(0.25)
+    assert found.paired.p == pytest.approx(0.25)
     assert livebench.scores([]) == {}
 
 
@@ -375,26 +374,28 @@ def test_task_without_an_example_is_refused(tmp_path: Path, scripted: Any) -> No
 
 
 def test_answers_come_back_from_their_file_and_other_settings_are_refused(tmp_path: Path) -> None:
-    answers = {
-        "transfer": [Answer("a", "zebra_puzzle", said(True), said(False, cut=True))],
+    answers: livebench.Answers = {
+        "transfer": [answer("a", said(True), said(False, cut=True))],
         "replay": [],
     }
-    settings = {"model": "m", "seed": 1}
     path = tmp_path / "lb.json"
-    path.write_text(json.dumps(livebench.result(settings, answers, 2)), encoding="utf-8")
-    assert livebench.resume(path, settings, answers) == answers
-    assert livebench.resume(tmp_path / "none", settings, answers) == {"transfer": [], "replay": []}
+    made = livebench.result(settings(), answers, 2)
+    path.write_text(json.dumps(records.plain(made)), encoding="utf-8")
+    assert livebench.resume(path, settings()) == answers
+    assert livebench.resume(tmp_path / "none", settings()) == {"transfer": [], "replay": []}
     with pytest.raises(UsageError, match="another seed"):
-        livebench.resume(path, {**settings, "seed": 2}, answers)
-    for content in (
-        "",
-        "[]",
-        '{"settings": {}}',
-        '{"settings": {}, "transfer_answers": [1], "replay_answers": []}',
-    ):
+        livebench.resume(path, settings(seed=2))
+    for content in ("", "[]", '{"settings": {}}'):
         path.write_text(content, encoding="utf-8")
-        with pytest.raises(SuiteError, match="not a result"):
-            livebench.resume(path, settings, answers)
+        with pytest.raises(SuiteError, match="the result of livebench"):
+            livebench.resume(path, settings())
+
+
+def test_a_result_of_before_the_typed_record_is_read_and_written_byte_for_byte() -> None:
+    for path in sorted(RESULTS.rglob("livebench_*.json")):
+        found = records.read(path, Result, what="the result")
+        text = json.dumps(records.plain(found), indent=1) + "\n"
+        assert text == path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -442,8 +443,11 @@ def test_field_of_another_kind_is_one_error(tmp_path: Path, change: dict[str, An
 def test_result_of_another_program_is_not_gone_on_with(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    answers = {"transfer": [Answer("a", "zebra_puzzle", said(True), said(False))], "replay": []}
-    found = livebench.result({"model": "m"}, answers, 2)
+    answers: livebench.Answers = {
+        "transfer": [answer("a", said(True), said(False))],
+        "replay": [],
+    }
+    found = records.plain(livebench.result(settings(), answers, 2))
     one = found["transfer_answers"][0]
     for name, value in change.items():
         if name == "twice":
@@ -452,8 +456,9 @@ def test_result_of_another_program_is_not_gone_on_with(
             (found if name in found else one if name in one else one["library"])[name] = value
     path = tmp_path / "lb.json"
     path.write_text(json.dumps(found), encoding="utf-8")
-    with pytest.raises(SuiteError, match="not a result"):
-        livebench.resume(path, {"model": "m"}, answers)
+    with pytest.raises(SuiteError, match="the result of livebench") as refused:
+        livebench.resume(path, settings())
+    assert refused.value.where == path
 
 
 # -- the command -----------------------------------------------------------------------------------
