@@ -16,6 +16,7 @@ from taliesin.cli import (
     model,
     prove,
     rebuild,
+    replay,
     serve,
     server,
 )
@@ -36,6 +37,7 @@ app.add_typer(doctor.commands)
 app.add_typer(bench.commands)
 app.add_typer(ask.commands)
 app.add_typer(rebuild.commands)
+app.add_typer(replay.commands)
 
 
 def main() -> None:

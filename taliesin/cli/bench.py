@@ -56,6 +56,23 @@ def numbers(text: str, what: str) -> list[int]:
     return found
 
 
+def fractions(text: str, what: str) -> list[float]:
+    """Numbers above 0 and at most 1 from `0.1,0.5`.
+
+    Raises:
+        UsageError: it is not such a list.
+    """
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0 < value <= 1 for value in found):
+        raise UsageError(
+            f"{what} is not a list of shares", expected="for example 0.1,0.5", got=text
+        )
+    return found
+
+
 @commands.command()
 def bench(
     lengths: Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -19,7 +20,6 @@ from taliesin.cli.options import (
     Model,
     Reach,
     Threads,
-    Ubatch,
     default_settings,
     grouped,
     parse_bytes,
@@ -123,7 +123,15 @@ def serve(
         ),
     ] = None,
     threads: Threads = None,
-    ubatch: Ubatch = None,
+    ubatch: Annotated[
+        str | None,
+        typer.Option(
+            "--ubatch",
+            help="Tokens computed at once, part of the recipe: 128 if not given. auto: the "
+            "smallest that is nearly the quickest here, measured at the first start.",
+            show_default=False,
+        ),
+    ] = None,
     gpu_layers: GpuLayers = 0,
     reach: Reach = Reach(),
     library: LibraryPath = None,
@@ -162,12 +170,12 @@ def serve(
         )
     with ExitStack() as stack:
         if engine is EngineName.EMBEDDED:
-            service, name, inexact, ended = _embedded(
+            service, name, inexact, ended = embedded(
                 stack, model, ctx, budget, threads, ubatch, gpu_layers, library
             )
         else:
             service, name, inexact, ended = _llama_server(
-                stack, model, ctx, slots, threads, ubatch, gpu_layers, reach, library
+                stack, model, ctx, slots, threads, _size(ubatch), gpu_layers, reach, library
             )
         front = FrontServer(service, host, port, key=api_key, max_body_bytes=max_body)
         stack.callback(front.server_close)
@@ -188,13 +196,26 @@ def serve(
             threading.Event().wait(_LOOK_SECONDS)
 
 
-def _embedded(
+def _size(ubatch: str | None) -> int | None:
+    """Tokens of `--ubatch`, which is a number here.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if ubatch is None:
+        return None
+    if not (ubatch.isascii() and ubatch.isdigit() and 0 < int(ubatch) < 1 << 20):
+        raise UsageError("--ubatch is no size", expected="a number, such as 128", got=ubatch)
+    return int(ubatch)
+
+
+def embedded(
     stack: ExitStack,
     model: str | None,
     ctx: int | None,
     budget: CacheBudget,
     threads: int | None,
-    ubatch: int | None,
+    ubatch: str | None,
     gpu_layers: int,
     library: Path | None,
 ) -> tuple[Service, str, list[str], Callable[[], bool]]:
@@ -204,14 +225,21 @@ def _embedded(
     from taliesin.engine.embedded import Engine
     from taliesin.engine.prefill import PrefixCache
     from taliesin.host.places import cache_dir
+    from taliesin.measure.ubatch import choose
     from taliesin.models import resolve as models
     from taliesin.serve.embedded import Embedded
     from taliesin.store.pieces import PieceStore
 
-    settings = default_settings(threads, ubatch or _UBATCH)
+    auto = ubatch == "auto"
+    settings = default_settings(threads, (not auto and _size(ubatch)) or _UBATCH)
     engine = stack.enter_context(
         Engine(model or models.DEFAULT, settings=settings, gpu_layers=gpu_layers)
     )
+    if auto:
+        choice = choose(engine, cache_dir() / "ubatch")
+        told = ", ".join(f"{size}: {speed:.0f}" for size, speed in choice.speeds.items())
+        console.note(f"--ubatch {choice.n_ubatch} (tokens a second in pieces of {told})")
+        engine.settings = replace(settings, n_ubatch=choice.n_ubatch)
     n_ctx = ctx or min(engine.model.n_ctx_train or _MOST_CTX, _MOST_CTX)
     cache = stack.enter_context(PrefixCache(engine, n_ctx, memory_bytes=budget.memory_bytes))
     if budget.disk_bytes:

@@ -191,8 +191,10 @@ class PrefixCache:
         *,
         on_piece: Callable[[int, int], None] = lambda _done, _all: None,
         should_stop: Callable[[], bool] = lambda: False,
+        fresh: bool = False,
     ) -> Prefilled:
         """Make the context hold the prompt `ids` as a cold run would, and give the logits after it.
+        `fresh` is that cold run: nothing is reused, and nothing of it is kept.
 
         `on_piece(done, all)` is called with token counts after each computed piece; `should_stop`
         is asked before each.
@@ -214,7 +216,7 @@ class PrefixCache:
         self.commit()
         names = self._names(prompt)
         started = time.perf_counter()
-        reused, place = self._restore(prompt, names)
+        reused, place = self._cleared() if fresh else self._restore(prompt, names)
         restored = time.perf_counter()
         self.hits[place] += reused
         live = _Live(prompt[:reused], names[: reused // self._n_ubatch], self._context.n_cleared)
@@ -234,6 +236,8 @@ class PrefixCache:
             at = end
             on_piece(at, len(prompt))
         assert logits is not None  # at least the last token is always computed
+        if fresh:
+            self._live = None
         return Prefilled(
             logits,
             self._context,
@@ -371,13 +375,16 @@ class PrefixCache:
             except FormatError:  # a piece of another layout: as good as none
                 payloads.pop()
         if not payloads:
-            self._context.clear()
-            return 0, "none"
+            return self._cleared()
         for name, payload in zip(names, payloads, strict=False):
             if not self.memory.is_whole(name):
                 self.memory.keep(name, payload)
         self.memory.touch(names[: len(payloads)])
         return len(payloads) * self._n_ubatch, place
+
+    def _cleared(self) -> tuple[int, Place]:
+        self._context.clear()
+        return 0, "none"
 
     def _chain(self, names: list[str]) -> int:
         """How many pieces from the first on memory and store can put back."""

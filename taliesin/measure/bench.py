@@ -35,6 +35,7 @@ from taliesin.engine.save import save_tokens
 from taliesin.engine.tiers import Tiers
 from taliesin.errors import UsageError
 from taliesin.host import console, machine, pagecache, pagelock
+from taliesin.measure import plots
 from taliesin.store.library import Library, Policy
 
 Mode = Literal[
@@ -604,16 +605,7 @@ def plot(report: BenchReport, path: Path) -> None:
     Raises:
         UsageError: matplotlib is not installed.
     """
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise UsageError(
-            "no plot without matplotlib",
-            hint="in a checkout: python3 scripts/bootstrap.py --extras test,plots",
-        ) from error
+    pyplot = plots.pyplot()
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for number, mode in enumerate(("fresh", *report.modes)):
         rows = [report.row(n, mode) for n in report.lengths]

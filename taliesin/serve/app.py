@@ -213,7 +213,9 @@ class App:
         return JSONResponse({"status": "ok"})
 
     async def _metrics(self, _request: HttpRequest) -> Response:
-        return PlainTextResponse(self.metrics.text(), headers={"Content-Type": TYPE})
+        return PlainTextResponse(
+            self.metrics.text(self.service.counts()), headers={"Content-Type": TYPE}
+        )
 
     async def _models(self, _request: HttpRequest) -> Response:
         return JSONResponse({"object": "list", "data": [self._known()]})

@@ -25,16 +25,17 @@ import numpy.typing as npt
 
 from taliesin.engine import llama, prompt
 from taliesin.engine.llama import Interrupted, Sampling
-from taliesin.engine.prefill import Prefilled, PrefixCache, Stopped
+from taliesin.engine.prefill import Place, Prefilled, PrefixCache, Stopped
 from taliesin.errors import ContextFull, ModelError, UsageError
 from taliesin.serve import grammar
 from taliesin.serve.answer import Form, Scored, Step, Stops
 from taliesin.serve.blocks import Blocks
-from taliesin.serve.plan import Begun, Cancellation, Ended, Event, Job, Left, Part, Usage
+from taliesin.serve.plan import Begun, Cancellation, Count, Ended, Event, Job, Left, Part, Usage
 from taliesin.serve.requests import ChatRequest, CompletionRequest, Request, text_of
 from taliesin.store.blockfile import BlockFile
 from taliesin.store.header import BlockHeader
 from taliesin.store.library import Library
+from taliesin.store.pieces import PieceStore
 
 # Where a request says nothing: llama-server's own defaults.
 TEMPERATURE = 0.8
@@ -76,6 +77,7 @@ class Wanted:
     top: int | None
     stream: bool
     counts: bool
+    fresh: bool
 
 
 class Embedded:
@@ -97,6 +99,30 @@ class Embedded:
         self._turn = threading.Lock()  # guards the two
         self.context.obey(self._interrupt)
         self.blocks: Blocks[Known] = Blocks(library, self._require_usable, self._adopt, kept=8)
+
+    def counts(self) -> list[Count]:
+        """See `plan.Service.counts`."""
+        memory, store = self.cache.memory, self.cache.store
+        found = [
+            *(
+                Count(f"cache_{place}_tokens_total", f"Prompt tokens {where}.", hits)
+                for place, where in _SOURCES.items()
+                for hits in [self.cache.hits[place]]
+            ),
+            Count("cache_memory_bytes", "Pieces in memory.", memory.used_bytes, gauge=True),
+            Count("cache_memory_evicted_total", "Pieces evicted from memory.", memory.evicted),
+        ]
+        if isinstance(store, PieceStore):
+            found += [
+                Count("cache_disk_bytes", "Pieces on the disk.", store.used_bytes, gauge=True),
+                Count("cache_disk_evicted_total", "Pieces evicted from the disk.", store.evicted),
+                Count("cache_written_bytes_total", "Written to the disk.", store.written_bytes),
+                Count("cache_left_out_total", "Pieces not written (budget).", store.left_out),
+                Count(
+                    "cache_waiting_bytes", "Wait to be written.", store.waiting_bytes, gauge=True
+                ),
+            ]
+        return found
 
     # -- what is asked -----------------------------------------------------------------------------
 
@@ -174,6 +200,7 @@ class Embedded:
             top=top,
             stream=fields.stream,
             counts=fields.stream_options.include_usage,
+            fresh=not fields.cache_prompt,
         )
 
     def _biases(self, biases: dict[str, bool | float]) -> tuple[tuple[int, float], ...]:
@@ -282,9 +309,11 @@ class Embedded:
     ) -> Iterator[Event]:
         choices: list[dict[str, Any]] = []
         cached = generated = 0
-        asked, block = self._known(asked)
+        asked, block = self._known(asked, wanted.fresh)
         for index in range(wanted.n):
-            done = self.cache.prefill(asked.ids, should_stop=lambda: cancellation.cancelled)
+            done = self.cache.prefill(
+                asked.ids, should_stop=lambda: cancellation.cancelled, fresh=wanted.fresh
+            )
             if index == 0:
                 cached = done.reused
                 yield Begun(block, done.reused, _proof(done))
@@ -314,11 +343,13 @@ class Embedded:
             yield Part(form.counts(usage))
         yield Ended(usage)
 
-    def _known(self, asked: Prompt) -> tuple[Prompt, str | None]:
+    def _known(self, asked: Prompt, fresh: bool) -> tuple[Prompt, str | None]:
         """The whole prompt, and the id of the library's block that begins it; the block's state is
         in the cache then.
         """
         if asked.block is None:
+            if fresh:
+                return asked, None
             known = self.blocks.longest_prefix(asked.ids)
             return asked, known.block_id if known else None
         known = self.blocks.named(asked.block)
@@ -388,6 +419,13 @@ def _proof(done: Prefilled) -> str:
         return "a cold run"
     return f"exact: a cold run's bits; {done.reused} tokens from {_PLACES[done.place]}"
 
+
+_SOURCES: dict[Place, str] = {
+    "live": "found in the context",
+    "memory": "found in memory",
+    "disk": "found on the disk",
+    "none": "computed",
+}
 
 _PLACES = {"live": "the context", "memory": "memory", "disk": "disk", "none": "nowhere"}
 

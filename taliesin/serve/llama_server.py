@@ -30,7 +30,7 @@ import httpx
 from taliesin.engine.backend import Grafted
 from taliesin.errors import ServerError, UsageError
 from taliesin.serve.blocks import Blocks
-from taliesin.serve.plan import Begun, Cancellation, Ended, Event, Job, Left, Part, Usage
+from taliesin.serve.plan import Begun, Cancellation, Count, Ended, Event, Job, Left, Part, Usage
 from taliesin.serve.requests import CHAT, TEXT, ChatRequest, Request, text_of
 from taliesin.server.backend import ServerBackend
 from taliesin.server.client import Refused
@@ -57,6 +57,10 @@ class LlamaServer:
             engine.slots.n_slots,
         )
 
+    def counts(self) -> list[Count]:
+        """See `plan.Service.counts`: llama-server's own are asked there."""
+        return []
+
     def prepare(self, request: Request) -> Job:
         """See `plan.Service.prepare`."""
         if request.fields.n != 1:
@@ -67,6 +71,7 @@ class LlamaServer:
                 got=request.fields.n,
             )
         body = dict(request.body)
+        body.pop("cache_prompt", None)  # what is reused is ours to say
         named = body.pop("taliesin_block", None)
         if named is not None:
             return self._named(request, body, named)
@@ -74,7 +79,8 @@ class LlamaServer:
             ids = self._prompt_ids(request.path, body)
 
         def job(cancellation: Cancellation) -> Iterator[Event]:
-            grafted = self.blocks.longest_prefix(ids) if ids else None
+            wanted = ids and request.fields.cache_prompt
+            grafted = self.blocks.longest_prefix(ids) if wanted else None
             query = ids[len(grafted.header.tokens) :] if grafted and ids else []
             yield from self._answer(request.path, body, grafted, query, cancellation)
 

@@ -7,9 +7,10 @@ thread counts.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from taliesin.serve.plan import Usage
+from taliesin.serve.plan import Count, Usage
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -40,8 +41,8 @@ class Metrics:
         for bound in _BOUNDS:
             self._buckets[bound] += seconds <= bound
 
-    def text(self) -> str:
-        """Everything, in Prometheus' text form."""
+    def text(self, more: Sequence[Count] = ()) -> str:
+        """Everything and `more`, in Prometheus' text form."""
         total = sum(self.requests.values())
         lines: list[str] = []
 
@@ -71,6 +72,8 @@ class Metrics:
             ("requests_computing", "Requests that compute now.", self.computing),
         ):
             add(name, "gauge", help_, [("", value)])
+        for count in more:
+            add(count.name, "gauge" if count.gauge else "counter", count.help, [("", count.value)])
         lines.append("# HELP taliesin_request_seconds From the request to the end of its answer.")
         lines.append("# TYPE taliesin_request_seconds histogram")
         lines.extend(

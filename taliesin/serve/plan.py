@@ -10,7 +10,7 @@ Deliberately does not know: HTTP, llama-server, llama.cpp.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from taliesin.serve.requests import Request
@@ -92,6 +92,15 @@ class Cancellation:
 Job = Callable[[Cancellation], Iterator[Event]]
 
 
+class Count(NamedTuple):
+    """A figure of an engine's own for /metrics: a counter, or a gauge that goes up and down."""
+
+    name: str
+    help: str
+    value: float
+    gauge: bool = False
+
+
 class Service(Protocol):
     """An engine behind the front.
 
@@ -108,4 +117,8 @@ class Service(Protocol):
             UsageError: a field that this engine cannot honour, named. Other ToolkitErrors: as the
             engine finds them.
         """
+        ...
+
+    def counts(self) -> Sequence[Count]:
+        """Figures of its own. Called from the front's thread, also while a job runs."""
         ...

@@ -29,7 +29,7 @@ IGNORED = frozenset(
         *("prompt_cache_key", "prompt_cache_retention"),
         "prediction",  # a guess that may only make the same answer quicker
         # llama-server's own: how it computes is ours to say, and the answer is the fresh one.
-        *("id_slot", "cache_prompt", "n_cache_reuse", "timings_per_token", "return_progress"),
+        *("id_slot", "n_cache_reuse", "timings_per_token", "return_progress"),
         *("sse_ping_interval", "verbose"),
     }
 )
@@ -86,7 +86,7 @@ class ResponseFormat(Record, frozen=True, kw_only=True):
 
 
 class _Common(Record, frozen=True, kw_only=True):
-    """Fields of both kinds of request."""
+    """Fields of both kinds of request. cache_prompt: false is a cold run, with the same answer."""
 
     model: str = ""
     taliesin_block: str | None = None
@@ -106,6 +106,7 @@ class _Common(Record, frozen=True, kw_only=True):
     logit_bias: dict[str, bool | float] = field(default_factory=dict)
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
+    cache_prompt: bool = True
 
     def __post_init__(self) -> None:
         if len(self.stops) > _MOST_STOPS:

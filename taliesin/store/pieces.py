@@ -81,10 +81,10 @@ class PieceStore:
             ) from error
         self._lock = Lock(folder / "lock", seconds=10, busy="another process evicts pieces")
         self._remove_old_drafts()
-        self._used_bytes = sum(held.n_bytes for held in self.list())
+        self.used_bytes = sum(held.n_bytes for held in self.list())
         self._waiting: dict[str, bytes] = {}
         self._stamps: dict[str, float] = {}  # when what waits was used
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self._guard = threading.Lock()
         self._today: list[tuple[float, int]] = []
         self._failed: str | None = None
@@ -131,12 +131,12 @@ class PieceStore:
             orphan = bool(parent) and not (parent in self._waiting or self.path(parent).exists())
             if here:
                 return
-            if orphan or self._failed or self._waiting_bytes + len(payload) > _QUEUE_BYTES:
+            if orphan or self._failed or self.waiting_bytes + len(payload) > _QUEUE_BYTES:
                 self.left_out += 1
                 return
             self._waiting[name] = payload
             self._stamps[name] = time.time()
-            self._waiting_bytes += len(payload)
+            self.waiting_bytes += len(payload)
         self._jobs.put((name, parent, ids, payload))
 
     def used(self, names: Sequence[str]) -> None:
@@ -191,7 +191,7 @@ class PieceStore:
                 else:
                     self._write(name, parent, ids, payload)
                     self._set_times(name)
-                    if self._used_bytes > self.budget_bytes:
+                    if self.used_bytes > self.budget_bytes:
                         self._evict()
             except (ToolkitError, OSError) as error:
                 # A full disk stays full: say it once, and answer without the disk from here on.
@@ -201,7 +201,7 @@ class PieceStore:
                 with self._guard:
                     self._set_times(name)  # it may have been used since
                     del self._waiting[name], self._stamps[name]
-                    self._waiting_bytes -= len(payload)
+                    self.waiting_bytes -= len(payload)
 
     def _set_times(self, name: str) -> None:
         stamp = self._stamps[name]
@@ -219,7 +219,7 @@ class PieceStore:
             file.write(payload)
         n_bytes = len(head) + len(payload)
         self.written_bytes += n_bytes
-        self._used_bytes += n_bytes
+        self.used_bytes += n_bytes
         self._today.append((time.monotonic(), n_bytes))
 
     def _may_write(self, n_bytes: int) -> bool:
@@ -243,7 +243,7 @@ class PieceStore:
                     self.path(held.name).unlink()
                 total -= held.n_bytes
                 self.evicted += 1
-            self._used_bytes = total
+            self.used_bytes = total
 
     def _remove_old_drafts(self) -> None:
         before = time.time() - _DRAFT_SECONDS

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from taliesin.serve.listen import FrontServer
-from taliesin.serve.plan import Begun, Cancellation, Ended, Event, Job, Part, Usage
+from taliesin.serve.plan import Begun, Cancellation, Count, Ended, Event, Job, Part, Usage
 from taliesin.serve.requests import Request
 
 
@@ -47,6 +47,9 @@ class Scripted:
         self.cancelled = threading.Semaphore(0)
         self.asked: list[Request] = []
         self.computed: list[Request] = []
+
+    def counts(self) -> list[Count]:
+        return [Count("things_total", "Things.", 3)]
 
     def prepare(self, request: Request) -> Job:
         self.asked.append(request)

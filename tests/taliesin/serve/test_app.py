@@ -392,4 +392,5 @@ def test_metrics_count_tokens_and_answers() -> None:
     assert values["taliesin_cached_tokens_total"] == "6"
     assert values["taliesin_generated_tokens_total"] == "4"
     assert values["taliesin_request_seconds_count"] == "3"
+    assert values["taliesin_things_total"] == "3"
     assert values['taliesin_request_seconds_bucket{le="+Inf"}'] == "3"

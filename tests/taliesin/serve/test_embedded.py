@@ -234,6 +234,18 @@ def test_headers_counts_and_an_empty_library(live: SimpleNamespace) -> None:
     assert "cold run's bits" in headers["x-taliesin-proof"]
     page = raw(live.front, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert b"taliesin_cached_tokens_total 256" in page
+    assert b"taliesin_cache_live_tokens_total 256" in page
+
+
+def test_a_request_may_ask_for_a_cold_run(live: SimpleNamespace) -> None:
+    messages = [{"role": "user", "content": text(300, 31)}]
+    warm = [chat(live, messages, logprobs=True) for _ in range(2)]
+    assert warm[1].usage.prompt_tokens_details.cached_tokens >= 256
+    fresh = chat(live, messages, logprobs=True, extra_body={"cache_prompt": False})
+    assert fresh.usage.prompt_tokens_details.cached_tokens == 0
+    assert said(fresh) == said(warm[1])
+    again = chat(live, messages, logprobs=True)
+    assert said(again) == said(fresh)
 
 
 def test_a_client_that_leaves_ends_its_computation(live: SimpleNamespace) -> None:
