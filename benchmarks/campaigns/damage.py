@@ -229,7 +229,7 @@ def piece(folder: Path) -> Iterator[Case]:
     with PieceStore(folder / "pieces", recipe, budget_bytes=1 << 30) as store:
         store.put(name, "", ids, payload())
         store.flush()
-        path = store.path(name)
+        path = store.files.path(name)
         sound = path.read_bytes()
 
         def use() -> Any:

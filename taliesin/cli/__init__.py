@@ -10,6 +10,7 @@ from taliesin.cli import (
     ask,
     bench,
     blocks,
+    cache,
     demo,
     doctor,
     library,
@@ -38,6 +39,7 @@ app.add_typer(bench.commands)
 app.add_typer(ask.commands)
 app.add_typer(rebuild.commands)
 app.add_typer(replay.commands)
+app.add_typer(cache.commands, name="cache")
 
 
 def main() -> None:

@@ -8,10 +8,11 @@ Deliberately does not know: folders, and what the payload holds (`state.pieces`)
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -97,6 +98,25 @@ def read(path: Path, name: str) -> Piece:
         StoreMissing: no such file. FormatError: not a piece file, or of another name.
         UnsupportedVersion: of a later version. StoreDamaged: a byte is not what was written.
     """
+    with _header(path, name) as (fd, header, at, n_payload):
+        payload = _exactly(fd, n_payload, at, path)
+        if hashlib.sha256(payload).hexdigest() != header.payload_sha256:
+            raise StoreDamaged("the payload of the piece file is damaged", where=path)
+        return Piece(header, payload)
+
+
+def read_header(path: Path, name: str) -> PieceHeader:
+    """What the piece `name` in the file at `path` says of itself; its payload is not read.
+
+    Raises: as `read`, as far as the header tells.
+    """
+    with _header(path, name) as (_, header, _at, _size):
+        return header
+
+
+@contextlib.contextmanager
+def _header(path: Path, name: str) -> Iterator[tuple[int, PieceHeader, int, int]]:
+    """An open piece file: descriptor, header, where the payload begins, its bytes."""
     fd = open_regular(path)
     try:
         size = os.fstat(fd).st_size
@@ -132,10 +152,7 @@ def read(path: Path, name: str) -> Piece:
             raise FormatError(
                 "the piece is another one", expected=name, got=header.name, where=path
             )
-        payload = _exactly(fd, n_payload, _PREAMBLE.size + n_header, path)
-        if hashlib.sha256(payload).hexdigest() != header.payload_sha256:
-            raise StoreDamaged("the payload of the piece file is damaged", where=path)
-        return Piece(header, payload)
+        yield fd, header, _PREAMBLE.size + n_header, n_payload
     finally:
         os.close(fd)
 

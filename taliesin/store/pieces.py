@@ -21,27 +21,17 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 from taliesin.errors import FormatError, StoreDamaged, StoreFull, StoreMissing, ToolkitError
 from taliesin.host import durable
-from taliesin.host.locks import Lock
 from taliesin.store import piecefile
+from taliesin.store.piecefolder import DRAFTS, PieceFolder
 
-_SUFFIX = ".piece"
-_DRAFTS = "drafts"
 _DRAFT_SECONDS = 3600.0  # an older draft has no writer any more
 _QUEUE_BYTES = 512 << 20
 _EVICT_TO = 0.9  # of the budget, so that not every put has to look at the folder
 _log = logging.getLogger("taliesin")
-
-
-class Held(NamedTuple):
-    """A piece file as a listing shows it. used: seconds since the epoch."""
-
-    name: str
-    n_bytes: int
-    used: float
 
 
 class PieceStore:
@@ -68,7 +58,8 @@ class PieceStore:
         self.folder, self.recipe_id = folder, recipe_id
         self.budget_bytes, self.day_bytes = budget_bytes, day_bytes
         self.written_bytes = self.left_out = self.evicted = 0
-        self._drafts = folder / _DRAFTS
+        self.files = PieceFolder(folder)
+        self._drafts = folder / DRAFTS
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._drafts.mkdir(exist_ok=True, mode=0o700)
@@ -79,9 +70,8 @@ class PieceStore:
                 where=folder,
                 hint="--cache-folder, or --cache-disk 0",
             ) from error
-        self._lock = Lock(folder / "lock", seconds=10, busy="another process evicts pieces")
         self._remove_old_drafts()
-        self.used_bytes = sum(held.n_bytes for held in self.list())
+        self.used_bytes = sum(held.n_bytes for held in self.files.held())
         self._waiting: dict[str, bytes] = {}
         self._stamps: dict[str, float] = {}  # when what waits was used
         self.waiting_bytes = 0
@@ -94,13 +84,10 @@ class PieceStore:
         self._writer = threading.Thread(target=self._write_all, name="pieces", daemon=True)
         self._writer.start()
 
-    def path(self, name: str) -> Path:
-        return self.folder / name[:2] / (name + _SUFFIX)
-
     def holds(self, name: str) -> bool:
         """Whether a piece seems to be there; nothing is read."""
         with self._guard:
-            return name in self._waiting or self.path(name).exists()
+            return name in self._waiting or self.files.path(name).exists()
 
     def read(self, name: str) -> bytes | None:
         """The payload of a piece; None if it cannot be had. A damaged file is removed, one of a
@@ -110,7 +97,7 @@ class PieceStore:
             waiting = self._waiting.get(name)
         if waiting is not None:
             return waiting
-        path = self.path(name)
+        path = self.files.path(name)
         try:
             return piecefile.read(path, name).payload
         except StoreMissing:
@@ -127,8 +114,10 @@ class PieceStore:
         is not there: it could never be used.
         """
         with self._guard:
-            here = name in self._waiting or self.path(name).exists()
-            orphan = bool(parent) and not (parent in self._waiting or self.path(parent).exists())
+            here = name in self._waiting or self.files.path(name).exists()
+            orphan = bool(parent) and not (
+                parent in self._waiting or self.files.path(parent).exists()
+            )
             if here:
                 return
             if orphan or self._failed or self.waiting_bytes + len(payload) > _QUEUE_BYTES:
@@ -150,16 +139,7 @@ class PieceStore:
                     self._stamps[name] = stamp  # the writer sets it
                     continue
             with contextlib.suppress(OSError):
-                os.utime(self.path(name), (stamp, stamp))
-
-    def list(self) -> list[Held]:
-        """All pieces in the folder, least recently used first."""
-        found = []
-        for path in self.folder.glob(f"[0-9a-f][0-9a-f]/*{_SUFFIX}"):
-            with contextlib.suppress(OSError):
-                status = path.stat()
-                found.append(Held(path.stem, status.st_size, status.st_mtime))
-        return sorted(found, key=lambda held: held.used)
+                os.utime(self.files.path(name), (stamp, stamp))
 
     def flush(self) -> None:
         """Wait until everything that was put is written."""
@@ -206,13 +186,13 @@ class PieceStore:
     def _set_times(self, name: str) -> None:
         stamp = self._stamps[name]
         with contextlib.suppress(OSError):
-            os.utime(self.path(name), (stamp, stamp))
+            os.utime(self.files.path(name), (stamp, stamp))
 
     def _write(self, name: str, parent: str, ids: Sequence[int], payload: bytes) -> None:
         made, head = piecefile.encode(self.recipe_id, parent, ids, payload)
         if made != name:
             raise ValueError(f"the piece is {made} and not {name}")
-        path = self.path(name)
+        path = self.files.path(name)
         path.parent.mkdir(exist_ok=True, mode=0o700)
         with durable.replacing(path, draft=self._drafts / os.urandom(8).hex()) as file:
             file.write(head)
@@ -233,17 +213,8 @@ class PieceStore:
 
     def _evict(self) -> None:
         """Remove what was not used for longest, until a tenth of the budget is free."""
-        with self._lock.held():
-            listed = self.list()
-            total = sum(held.n_bytes for held in listed)
-            for held in listed:
-                if total <= self.budget_bytes * _EVICT_TO:
-                    break
-                with contextlib.suppress(FileNotFoundError):
-                    self.path(held.name).unlink()
-                total -= held.n_bytes
-                self.evicted += 1
-            self.used_bytes = total
+        removed, _, self.used_bytes = self.files.evict(self.budget_bytes * _EVICT_TO)
+        self.evicted += removed
 
     def _remove_old_drafts(self) -> None:
         before = time.time() - _DRAFT_SECONDS

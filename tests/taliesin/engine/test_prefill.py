@@ -262,7 +262,7 @@ def test_pieces_go_to_the_store_without_memory_and_from_adopted_blocks(
         assert warm(cache, longer) == (expected, 256)
         cache.commit()
         store.flush()
-        assert (len(store.list()), store.left_out) == (7, 0)
+        assert (len(store.files.held()), store.left_out) == (7, 0)
     with Library(tmp_path / "library") as library:
         save(engine, library, "".join(chr(97 + i % 26) for i in ids(700, 28)), "notes")
         engine.drop_context()
@@ -276,7 +276,7 @@ def test_pieces_go_to_the_store_without_memory_and_from_adopted_blocks(
             assert warm(cache, [*block.header.tokens.tolist(), *ids(100, 29)])[1] == n
             cache.commit()
             store.flush()
-            assert len(store.list()) == (0 if engine.model.window else n // UBATCH + 1)
+            assert len(store.files.held()) == (0 if engine.model.window else n // UBATCH + 1)
 
 
 def test_errors(cache: PrefixCache) -> None:
@@ -351,7 +351,7 @@ def test_another_process_finds_the_pieces_on_disk(engine: Engine, tmp_path: Path
         assert isinstance(cache.store, PieceStore)
         # A damaged piece is a miss from there on, and the bits are right.
         name = piece_names(cache.recipe_id, np.asarray(prompts[0], np.int32), UBATCH)[2]
-        path = cache.store.path(name)
+        path = cache.store.files.path(name)
         path.write_bytes(path.read_bytes()[:-1])
     with ExitStack() as stack:
         cache = opened(stack)

@@ -54,7 +54,7 @@ def test_what_was_put_is_there_at_once_and_for_the_next_process(
     assert not list((tmp_path / "p" / "drafts").iterdir())
     with PieceStore(tmp_path / "p", RECIPE, budget_bytes=1 << 30) as other:
         assert [other.read(name) for name, *_ in made] == [payload for *_, payload in made]
-        assert len(other.list()) == 5
+        assert len(other.files.held()) == 5
 
 
 def test_a_piece_without_its_predecessor_is_left_out(store: PieceStore) -> None:
@@ -68,7 +68,7 @@ def test_a_damaged_file_is_a_miss_and_goes(store: PieceStore) -> None:
     ((name, parent, ids, payload),) = chain(1, 3)
     store.put(name, parent, ids, payload)
     store.flush()
-    path = store.path(name)
+    path = store.files.path(name)
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
@@ -91,11 +91,11 @@ def test_over_the_budget_the_oldest_leaves_go_first(tmp_path: Path) -> None:
         for piece in branch:
             store.put(*piece)
             store.flush()
-            names = {held.name for held in store.list()}
+            names = {held.name for held in store.files.held()}
             for name, parent, *_ in (*first, *second, *branch):
                 assert name not in names or not parent or parent in names
         assert store.evicted
-        assert sum(held.n_bytes for held in store.list()) <= store.budget_bytes
+        assert sum(held.n_bytes for held in store.files.held()) <= store.budget_bytes
         assert all(store.holds(name) for name, *_ in first[:3])  # used last
         assert not store.holds(first[5][0])
 
@@ -105,7 +105,7 @@ def test_a_day_has_a_budget(tmp_path: Path) -> None:
         for piece in chain(4, 7):
             store.put(*piece)
         store.flush()
-        assert (len(store.list()), store.left_out) == (2, 2)
+        assert (len(store.files.held()), store.left_out) == (2, 2)
 
 
 def test_a_disk_that_fails_is_said_once_and_answers_go_on(
@@ -120,7 +120,7 @@ def test_a_disk_that_fails_is_said_once_and_answers_go_on(
         for piece in chain(3, 8):
             store.put(*piece)
         store.flush()
-        assert store.list() == []
+        assert store.files.held() == []
         assert len([r for r in caplog.records if "no more pieces" in r.message]) == 1
 
 
@@ -149,7 +149,7 @@ def test_a_killed_writer_leaves_whole_pieces(tmp_path: Path) -> None:
         os.utime(draft, (0, 0))
     with PieceStore(folder, RECIPE, budget_bytes=1 << 30) as store:
         assert not list((folder / "drafts").iterdir())
-        listed = store.list()
+        listed = store.files.held()
         assert listed
         assert all(store.read(held.name) is not None for held in listed)
 
@@ -158,7 +158,7 @@ def test_a_file_of_a_later_version_is_a_miss_and_stays(store: PieceStore) -> Non
     ((name, parent, ids, payload),) = chain(1, 9)
     store.put(name, parent, ids, payload)
     store.flush()
-    path = store.path(name)
+    path = store.files.path(name)
     data = bytearray(path.read_bytes())
     data[8] = 2
     path.write_bytes(data)
@@ -185,5 +185,5 @@ def test_a_piece_is_never_older_than_what_follows_it(store: PieceStore) -> None:
         store.put(*piece)
     store.used(names)  # some of them still wait
     store.flush()
-    times = [store.path(name).stat().st_mtime_ns for name in names]
+    times = [store.files.path(name).stat().st_mtime_ns for name in names]
     assert times == sorted(times, reverse=True)
