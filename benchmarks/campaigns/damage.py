@@ -312,9 +312,10 @@ def bank_entry(folder: Path) -> Iterator[Case]:
 def lock(folder: Path) -> Iterator[Case]:
     """The lock of a pre-registration, checked against its published hash."""
     from galahad.evidence import prereg
+    from galahad.evidence.prereg import inputs
 
     # The source does not change meanwhile: hashed once.
-    prereg._package_sha256 = functools.cache(prereg._package_sha256)
+    inputs.package_sha256 = functools.cache(inputs.package_sha256)
     (folder / "measure.py").write_text("print(1)\n")
     (folder / "plan.yaml").write_text(
         "title: A campaign\nfiles: [measure.py]\ncommands: [[python, measure.py]]\n"

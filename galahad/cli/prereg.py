@@ -11,7 +11,7 @@ import typer
 
 from taliesin.cli.options import Json
 from taliesin.errors import EXIT_NO, UsageError
-from taliesin.host import console
+from taliesin.host import console, records
 
 if TYPE_CHECKING:
     from galahad.evidence.prereg import Checked
@@ -122,7 +122,7 @@ def _finish(found: Checked, as_json: bool, schema: str) -> None:
             "record_sha256": found.record_sha256,
             "intact": found.intact,
             "items": [item._asdict() for item in found.items],
-            "predictions": [verdict._asdict() for verdict in found.verdicts],
+            "predictions": [records.plain(verdict) for verdict in found.verdicts],
         }
         console.emit_json(schema, fields)
     else:

@@ -30,9 +30,9 @@ def outcomes(kind: str, folder: Path, n: int) -> list[tuple[campaign.Outcome, st
 def test_damage_is_refused_or_without_effect(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from galahad.evidence import prereg
+    from galahad.evidence.prereg import inputs
 
-    monkeypatch.setattr(prereg, "_package_sha256", lambda _name: "ab" * 32)
+    monkeypatch.setattr(inputs, "package_sha256", lambda _name: "ab" * 32)
     found = outcomes(kind, tmp_path, 60)
     assert [said for said in found if said[0] in BAD] == []
     assert any("no effect" not in detail for _, detail in found)
