@@ -64,7 +64,7 @@ def load(folder: Path) -> list[Result]:
         except ValueError as error:
             raise FormatError("a raw result is not JSON", got=str(error), where=path) from error
         name = path.relative_to(folder).as_posix()
-        dicts = [{**d, "file": name} for d in documents if isinstance(d, dict)]
+        dicts = [d for d in documents if isinstance(d, dict)]
         found.append(Result(name, dicts, hashlib.sha256(data).hexdigest()))
     return found
 
@@ -76,7 +76,7 @@ def build(results: list[Result], claims: list[dict[str, str]]) -> str:
     """The document.
 
     Raises:
-        FormatError: a result of a known schema lacks a field.
+        FormatError: a result is not as its schema says.
     """
     found: dict[str, list[tuple[Finding, str]]] = {}
     unread = []
@@ -84,7 +84,7 @@ def build(results: list[Result], claims: list[dict[str, str]]) -> str:
         if result.schema not in READERS:
             unread.append(result)
         for document in result.documents:
-            for finding in findings.of(document):
+            for finding in findings.of(document, result.name):
                 found.setdefault(finding.claim, []).append((finding, result.name))
     parts = [
         "# Reproduction",

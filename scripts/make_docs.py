@@ -26,6 +26,7 @@ import galahad.errors
 import taliesin
 import taliesin.cli
 import taliesin.errors
+from taliesin.host.findings import Result
 from taliesin.host.records import Record, schema
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -124,11 +125,22 @@ def records() -> dict[str, type[Record]]:
     return found
 
 
+def whole_schema(kind: type[Record]) -> dict[str, Any]:
+    """The JSON Schema of a record. A result is printed and kept with its schema's name besides."""
+    made = schema(kind)
+    if issubclass(kind, Result):
+        own = next(d for d in (made, *made.get("$defs", {}).values()) if "properties" in d)
+        top = made["$defs"][made["$ref"].rpartition("/")[2]] if "$ref" in made else own
+        top["properties"] = {"schema": {"const": kind.SCHEMA}, **top["properties"]}
+        top["required"] = ["schema", *(name for name in top["required"] if name != "schema")]
+    return made
+
+
 def documents() -> dict[Path, str]:
     """Path and text of every written document."""
+    folder = DOCS / "schemas"
     schemas = {
-        DOCS / "schemas" / f"{name.replace('/', '.')}.json": json.dumps(schema(kind), indent=1)
-        + "\n"
+        folder / f"{name.replace('/', '.')}.json": json.dumps(whole_schema(kind), indent=1) + "\n"
         for name, kind in records().items()
     }
     return {DOCS / "cli.md": document(), **schemas}

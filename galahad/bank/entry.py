@@ -19,9 +19,9 @@ from galahad import sandbox
 from galahad.answerer.answerer import SavedBlock
 from galahad.errors import BankError
 from galahad.measure.canonical import sha256_of
+from galahad.measure.engine import EngineRecord
 from galahad.problems.problem import GOLDS, Gold, Problem, text_sha256
 from galahad.responses import program as programs
-from galahad.solve.records import EngineRecord
 from taliesin.host import clock, records
 from taliesin.host.records import Record
 

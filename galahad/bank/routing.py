@@ -6,7 +6,7 @@ else *outside*.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from galahad.bank.bank import Bank
 from galahad.errors import SuiteError
 from galahad.measure.stats import Proportion
 from galahad.problems.problem import Problem
+from taliesin.host.findings import Finding, Result, Said, share
 from taliesin.host.records import Record
 
 
@@ -45,7 +46,7 @@ class RoutedQuery(Record):
     coverage: float
 
 
-class RoutingFigures(Record):
+class RoutingFigures(Result):
     """`inside`: routed to the right entry; `outside`: abstained. `queries` has all in order."""
 
     SCHEMA = "galahad.bank.route/1"
@@ -55,6 +56,17 @@ class RoutingFigures(Record):
     threshold: float
     queries: tuple[RoutedQuery, ...]
     bank: str = ""
+
+    def findings(self, file: str) -> Iterator[Finding]:
+        own = any(query.query == query.expected for query in self.queries)
+        confused = "; ".join(f"{one.query} went to {one.got or 'none'}" for one in self.confusions)
+        yield Said(
+            "C15",
+            f"a bank's router: {share(self.inside.k, self.inside.n)} of "
+            f"{'problems to themselves' if own else 'variants to their origin'}, "
+            f"{share(self.outside.k, self.outside.n)} abstained outside; confusions: "
+            f"{confused or 'none'}",
+        )
 
 
 def of_problems(problems: Sequence[Problem]) -> list[Query]:

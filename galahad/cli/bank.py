@@ -447,7 +447,7 @@ def lint(
     from galahad.bank import rewrite as linting
     from galahad.bank.bank import Bank
     from galahad.bank.entry import Need, RewriteSource, rewritten
-    from galahad.solve.records import EngineRecord
+    from galahad.measure.engine import EngineRecord
 
     verify = _verifier(allow_weak)
     lines: list[dict[str, Any]] = []

@@ -468,11 +468,7 @@ def cost(
             lines.append(costs.of_run(f"solve {path.name}", report.summarise(runlog.read(path))))
             continue
         arm = arms.load(path)
-        lines.append(
-            costs.of_arm(
-                f"{path.name.partition('.')[0]} {arm.engine.get('model', '')}".strip(), arm
-            )
-        )
+        lines.append(costs.of_arm(f"{path.name.partition('.')[0]} {arm.engine.model}".strip(), arm))
         if arm.kind == "recall":  # an ablation recovers nothing for the system
             recalls.append(arm)
         elif arm.kind == "transfer":

@@ -7,9 +7,11 @@ coarse, or absent with the reason. Deliberately does not know: what a token cost
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from galahad.errors import SuiteError
 from galahad.measure.arm import Arm
@@ -17,6 +19,20 @@ from galahad.measure.stats import Proportion
 from galahad.solve.summary import Summary
 from taliesin.errors import UsageError
 from taliesin.host import records
+from taliesin.host.findings import (
+    Amount,
+    Figure,
+    Finding,
+    Line,
+    Result,
+    Said,
+    Seconds,
+    duration,
+    share,
+)
+from taliesin.host.records import Record
+
+NotNegative = Annotated[float, Meta(ge=0, le=1e150, description="a finite number, 0 or more")]
 
 
 @dataclass(frozen=True)
@@ -160,3 +176,86 @@ def system_score(summary: Summary, recalls: Sequence[Arm], transfers: Sequence[A
         Proportion.of(len(sure) + recovered, len(hashes)),
         [arm.accuracy for arm in transfers if arm.rows],
     )
+
+
+# -- what `galahad cost` prints --------------------------------------------------------------------
+
+
+class Range(Record):
+    low: Figure
+    high: Figure
+
+
+class CostRow(Record):
+    """One line (`Cost.as_dict`)."""
+
+    name: str
+    n: Amount
+    accuracy: Proportion
+    tokens_out: Amount
+    tokens_per_problem: Figure
+    tokens_ratio: Figure | None
+    tokens_per_point: NotNegative | None
+    seconds: Seconds
+    seconds_ratio: Figure | None
+    joules: Range | None
+    joules_ratio: Range | None
+    energy: str
+
+
+class ScoreRow(Record):
+    """The score of the whole system (`SystemScore.as_dict`)."""
+
+    base: Proportion
+    confident_right: Amount
+    recovered: Amount
+    system: Proportion
+    transfers: list[Proportion]
+
+
+class CostResult(Result):
+    """Arms side by side."""
+
+    SCHEMA = "galahad.cost/1"
+    arms: list[CostRow]
+    score: ScoreRow | None
+
+    def findings(self, file: str) -> Iterator[Finding]:
+        for arm in self.arms:
+            joules, point, ratio = arm.joules, arm.tokens_per_point, arm.tokens_ratio
+            yield Line(
+                "C20",
+                {
+                    "arm": arm.name,
+                    "right": share(arm.accuracy.k, arm.accuracy.n),
+                    "tokens out": arm.tokens_out,
+                    "a problem": f"{arm.tokens_per_problem:.1f}",
+                    "a point": "-" if point is None else f"{point:.3g}",
+                    "fewer a problem than the first": "-" if ratio is None else f"{ratio:.1f}x",
+                    "time": duration(arm.seconds),
+                    "joules": arm.energy
+                    if joules is None
+                    else f"{joules.low:.0f} to {joules.high:.0f}",
+                },
+            )
+        for arm in self.arms[1:]:
+            if arm.name.startswith("recall ") and arm.tokens_ratio:
+                first = self.arms[0]
+                yield Said(
+                    "C11",
+                    f"{first.name}: {first.tokens_out} tokens for "
+                    f"{share(first.accuracy.k, first.accuracy.n)}; "
+                    f"{arm.name}: {arm.tokens_out} tokens for "
+                    f"{share(arm.accuracy.k, arm.accuracy.n)}: "
+                    f"{arm.tokens_ratio:.0f}x fewer a problem",
+                )
+        if self.score is not None:
+            score = self.score
+            transfer = "; ".join(each.short for each in score.transfers) or "not measured"
+            yield Said(
+                "C10",
+                f"system score: {score.confident_right} confident and right + "
+                f"{score.recovered} recovered = "
+                f"{score.system.short}; transfer, the figure for generalisation, each arm by "
+                f"itself: {transfer}",
+            )

@@ -8,16 +8,19 @@ of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from galahad.evidence import findings
 from galahad.evidence.compare import Comparison
+from galahad.evidence.cost import CostResult
 from galahad.evidence.findings import Document
 from galahad.solve.summary import Summary
 from taliesin.errors import UsageError
 from taliesin.host import console, records
+from taliesin.host.findings import Result
+from taliesin.measure.results import BenchResult
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--paper:#fff;--good:#1a7f37;--bad:#b42318;--bar:#3b6ea8;--two:#c9772b}
@@ -67,7 +70,8 @@ def page(
             _provenance(summary),
         ]
     for name, document in results:
-        if str(document.get("schema")) not in findings.READERS:
+        result = findings.read(document, name)
+        if result is None:
             known = ", ".join(sorted(findings.READERS))
             raise UsageError(
                 "no section for this raw result",
@@ -75,7 +79,7 @@ def page(
                 got=document.get("schema"),
                 where=name,
             )
-        parts.append(_result(name, document))
+        parts.append(_result(name, result))
     title = " and ".join(summary.run.header.suite.name for summary in summaries) or "Results"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -377,9 +381,9 @@ def _comparison(c: Comparison) -> str:
 # -- raw results -----------------------------------------------------------------------------------
 
 
-def _result(name: str, document: Document) -> str:
+def _result(name: str, result: Result) -> str:
     """What the result says, and a picture where that says more."""
-    said = findings.of({**document, "file": name})
+    said = list(result.findings(name))
     tables: dict[tuple[str, ...], list[list[object]]] = {}
     for finding in said:
         if isinstance(finding, findings.Line):
@@ -388,11 +392,9 @@ def _result(name: str, document: Document) -> str:
     sentences = dict.fromkeys(
         finding.text for finding in said if isinstance(finding, findings.Said)
     )
-    with findings.as_promised(name):
-        picture = PICTURES[document["schema"]](document) if document["schema"] in PICTURES else ""
     return (
         f"<h2>{escape(name)}</h2>"
-        + picture
+        + _picture(result)
         + (_list(sentences) if sentences else "")
         + "".join(
             _table(columns, [*map(list, dict.fromkeys(map(tuple, rows)))])
@@ -401,30 +403,36 @@ def _result(name: str, document: Document) -> str:
     )
 
 
-def _timings(document: Document) -> str:
+def _picture(result: Result) -> str:
+    if isinstance(result, BenchResult):
+        return _timings(result)
+    return _bills(result) if isinstance(result, CostResult) else ""
+
+
+def _timings(result: BenchResult) -> str:
     """Prefill against graft, length by length."""
-    at = {(row["n_tokens"], row["mode"]): row["median_seconds"] * 1e3 for row in document["rows"]}
-    modes = [
-        mode for mode in dict.fromkeys(row["mode"] for row in document["rows"]) if mode != "fresh"
-    ]
+    lengths = result.by_length()
+    modes = [mode for mode in dict.fromkeys(row.mode for row in result.rows) if mode != "fresh"]
     best = next((m for m in modes if "warm" in m and "hashed" in m), modes[0] if modes else "fresh")
     bars = []
-    for n in sorted({row["n_tokens"] for row in document["rows"]}):
-        bars.append((f"{n} tokens, prefill", [(at[n, "fresh"], "bar")]))
-        if (n, best) in at:
-            bars.append((f"graft ({best})", [(at[n, best], "two")]))
+    for n, rows in lengths.items():
+        if "fresh" not in rows:
+            continue
+        bars.append((f"{n} tokens, prefill", [(rows["fresh"].median_seconds * 1e3, "bar")]))
+        if best != "fresh" and best in rows:
+            bars.append((f"graft ({best})", [(rows[best].median_seconds * 1e3, "two")]))
     return _bars(bars, "ms")
 
 
-def _bills(document: Document) -> str:
+def _bills(result: CostResult) -> str:
     """The token bill of each arm, and what a point of it costs; an arm without a right answer has
     no price of a point.
     """
-    bill = [(arm["name"], [(float(arm["tokens_out"]), "bar")]) for arm in document["arms"]]
+    bill = [(arm.name, [(float(arm.tokens_out), "bar")]) for arm in result.arms]
     point = [
-        (a["name"], [(a["tokens_per_point"], "two")])
-        for a in document["arms"]
-        if a["tokens_per_point"] is not None
+        (arm.name, [(arm.tokens_per_point, "two")])
+        for arm in result.arms
+        if arm.tokens_per_point is not None
     ]
     drawn = "<p>Output tokens in all:</p>" + _bars(bill, "tokens")
     return drawn + (
@@ -433,9 +441,3 @@ def _bills(document: Document) -> str:
         if point
         else ""
     )
-
-
-PICTURES: dict[str, Callable[[Document], str]] = {
-    "galahad.cost/1": _bills,
-    "taliesin.bench/1": _timings,
-}

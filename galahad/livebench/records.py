@@ -9,6 +9,7 @@ Deliberately does not know: how an answer is graded (`rules`), nor how the quest
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import date
 from typing import Annotated, Any, Literal
 
@@ -16,13 +17,14 @@ from msgspec import Meta
 
 from galahad.livebench.rules import Task
 from galahad.measure.energy import Seconds
-from galahad.measure.stats import PairedOutcomes
+from galahad.measure.stats import PairedOutcomes, Proportion
+from taliesin.host import findings
+from taliesin.host.findings import Fraction
 from taliesin.host.kinds import Count, Digest
 from taliesin.host.records import Record
 
 Kind = Literal["transfer", "replay"]
 Text = Annotated[str, Meta(pattern=r"\S", description="a text that is not empty")]
-Fraction = Annotated[float, Meta(ge=0, le=1, description="a number in 0..1")]
 
 _DATE = re.compile(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}")
 
@@ -87,15 +89,9 @@ class Answer(Record):
     without: Said
 
 
-class ArmScore(Record):
-    """`k` of `n` are right, [`low`, `high`] is Wilson's interval at 95 %; the rest are sums, and
-    the mean of the scores.
-    """
+class ArmScore(Proportion):
+    """The share that is right; the rest are sums, and the mean of the scores."""
 
-    k: Count
-    n: Count
-    low: float
-    high: float
     right: Count
     mean_score: Fraction
     cut: Count
@@ -130,7 +126,7 @@ class RunSettings(Record, kw_only=True, omit_defaults=True):
     documents_sha256: dict[Task, Digest]
 
 
-class Result(Record, kw_only=True):
+class Result(findings.Result, kw_only=True):
     """A run: for each kind its scores by task and its answers. `complete`: none is left."""
 
     SCHEMA = "galahad.livebench/2"
@@ -142,6 +138,26 @@ class Result(Record, kw_only=True):
     transfer_answers: tuple[Answer, ...]
     replay: dict[Task, TaskScore]
     replay_answers: tuple[Answer, ...]
+
+    def findings(self, file: str) -> Iterator[findings.Finding]:
+        for kind, scores in (("transfer", self.transfer), ("replay", self.replay)):
+            for task, score in scores.items():
+                without = score.without
+                yield findings.Line(
+                    "C19",
+                    {
+                        "model": self.model,
+                        "score": f"{kind}, {task}"
+                        + ("" if self.complete else " (run not complete)"),
+                        "with the library": score.short,
+                        "without": without.short,
+                        "McNemar p": f"{score.paired.p:.3g}",
+                        "LiveBench's score": f"{score.mean_score:.1%}, without "
+                        f"{without.mean_score:.1%}",
+                        "tokens, at most": self.settings.tokens,
+                        "cut off": f"{score.cut}, without {without.cut}",
+                    },
+                )
 
     def __post_init__(self) -> None:
         for answers in (self.transfer_answers, self.replay_answers):

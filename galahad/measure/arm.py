@@ -8,18 +8,20 @@ is run.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from galahad.errors import SuiteError
 from galahad.measure.energy import Reading, Seconds
+from galahad.measure.engine import EngineRecord
 from galahad.measure.stats import Proportion
 from taliesin.host import clock, durable, records
-from taliesin.host.kinds import Count
+from taliesin.host.findings import Amount, Finding, Line, Result, duration, share
 from taliesin.host.records import Record
 
 Grade = Literal["right", "wrong", "none"]
+_CLAIMS = {"recall": "C10", "merged": "C12", "transfer": "C13", "direct": "C16", "card": "C17"}
 
 
 class Row(Record):
@@ -37,10 +39,10 @@ class Row(Record):
     grade: Grade
     cause: str
     block: str | None
-    n_attempts: Count
-    n_reused: Count
-    n_prefilled: Count
-    n_out: Count
+    n_attempts: Amount
+    n_reused: Amount
+    n_prefilled: Amount
+    n_out: Amount
     seconds: Seconds
     detail: dict[str, Any]
 
@@ -48,17 +50,17 @@ class Row(Record):
 class Totals(Record):
     """Sums over the rows, for readers of the file; `causes` counts them."""
 
-    n: Count
+    n: Amount
     accuracy: Proportion
-    tokens_out: Count
+    tokens_out: Amount
     tokens_out_per_problem: float | None
-    tokens_prefilled: Count
-    tokens_reused: Count
+    tokens_prefilled: Amount
+    tokens_reused: Amount
     seconds: Seconds
-    causes: dict[str, Count]
+    causes: dict[str, Amount]
 
 
-class Arm(Record, kw_only=True):
+class Arm(Result, kw_only=True):
     """`kind` names the arm, `settings` everything that was chosen for it; `energy` is a reading
     over the whole arm.
     """
@@ -66,7 +68,7 @@ class Arm(Record, kw_only=True):
     SCHEMA = "galahad.arm/1"
     schema: Literal["galahad.arm/1"] = "galahad.arm/1"
     kind: str
-    engine: dict[str, Any]
+    engine: EngineRecord
     settings: dict[str, Any]
     rows: tuple[Row, ...]
     energy: Reading
@@ -85,13 +87,17 @@ class Arm(Record, kw_only=True):
         done = tuple(rows)
         return cls(
             kind=kind,
-            engine=dict(engine),
+            engine=records.convert(dict(engine), EngineRecord, what="the engine's identity"),
             settings=dict(settings),
             rows=done,
             energy=energy,
             created=clock.now(),
             totals=_totals(done),
         )
+
+    @property
+    def n_right(self) -> int:
+        return sum(row.grade == "right" for row in self.rows)
 
     @property
     def accuracy(self) -> Proportion:
@@ -105,6 +111,39 @@ class Arm(Record, kw_only=True):
     def seconds(self) -> float:
         return sum(row.seconds for row in self.rows)
 
+    def findings(self, file: str) -> Iterator[Finding]:
+        is_control = Path(file).name.startswith("control-")
+        causes = [row.cause for row in self.rows if row.grade != "right"]
+        cells: dict[str, object] = {
+            "model": self.engine.model,
+            "arm": Path(file).stem,
+            "right": share(self.n_right, len(self.rows)),
+            "output tokens": self.n_out,
+            "time": duration(self.seconds),
+            "the others": ", ".join(f"{causes.count(c)} {c}" for c in sorted(set(causes))) or "-",
+        }
+        claim = "C16" if is_control and self.kind == "recall" else _CLAIMS.get(self.kind, "C11")
+        yield Line(claim, cells)
+        if claim == "C16":
+            yield Line("C17", cells)  # what the card is compared with
+        if claim in ("C16", "C17"):
+            return
+        for name in ("parametric", "baked-in") if self.kind == "transfer" else ():
+            part = [
+                row for row in self.rows if row.detail.get("parametric") == (name == "parametric")
+            ]
+            if part:
+                right = sum(row.grade == "right" for row in part)
+                yield Line(
+                    "C14",
+                    {
+                        "model": cells["model"],
+                        "arm": cells["arm"],
+                        "program": name,
+                        "right": share(right, len(part)),
+                    },
+                )
+
     def as_dict(self) -> dict[str, Any]:
         """The fields of the file, but for the schema."""
         return {name: value for name, value in records.plain(self).items() if name != "schema"}
@@ -113,6 +152,20 @@ class Arm(Record, kw_only=True):
         """Raises StoreFull, or UsageError if the folder is missing."""
         text = json.dumps(records.plain(self), ensure_ascii=False, indent=1)
         durable.write_output(path, text + "\n")
+
+
+class RecallArm(Arm, kw_only=True):
+    """An arm as `galahad recall --json` prints it."""
+
+    SCHEMA = "galahad.recall/1"
+    schema: Literal["galahad.recall/1"] = "galahad.recall/1"  # type: ignore[assignment]
+
+
+class TransferArm(Arm, kw_only=True):
+    """An arm as `galahad transfer --json` prints it."""
+
+    SCHEMA = "galahad.transfer/1"
+    schema: Literal["galahad.transfer/1"] = "galahad.transfer/1"  # type: ignore[assignment]
 
 
 def load(path: Path) -> Arm:

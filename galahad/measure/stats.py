@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from taliesin.host.findings import Amount, Fraction, share
 from taliesin.host.records import Record
 
 CONFIDENCE_LEVEL = 0.95
@@ -19,10 +20,10 @@ class Proportion(Record):
     nothing is known.
     """
 
-    k: int
-    n: int
-    low: float
-    high: float
+    k: Amount
+    n: Amount
+    low: Fraction
+    high: Fraction
 
     @classmethod
     def of(cls, k: int, n: int) -> Proportion:
@@ -32,6 +33,11 @@ class Proportion(Record):
 
         interval = binomtest(k, n).proportion_ci(confidence_level=CONFIDENCE_LEVEL, method="wilson")
         return cls(k=k, n=n, low=float(interval.low), high=float(interval.high))
+
+    @property
+    def short(self) -> str:
+        """Without its n, which is there in front."""
+        return f"{share(self.k, self.n)} (Wilson 95 %: {self.low:.1%} to {self.high:.1%})"
 
     def __str__(self) -> str:
         if self.n == 0:

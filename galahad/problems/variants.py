@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,11 @@ from typing import Any
 from galahad.errors import SuiteError
 from galahad.measure.canonical import sha256_of
 from galahad.problems import templates
-from galahad.problems.problem import GOLDS, Problem, text_sha256
+from galahad.problems.problem import GOLDS, Gold, Problem, text_sha256
 from galahad.problems.solutions import Solution
-from galahad.problems.templates import CrossCheck, Run, Template, Variants
+from galahad.problems.templates import CrossCheck, Rejected, Run, Template, Variants, Way
+from taliesin.host.findings import Amount, Finding, Result, Said
+from taliesin.host.records import Record
 
 
 @dataclass(frozen=True)
@@ -161,3 +163,43 @@ def load(path: Path) -> tuple[Variant, ...]:
     if not found:
         raise SuiteError("no variants there", where=path)
     return tuple(found)
+
+
+# -- what `galahad isomorph` prints ----------------------------------------------------------------
+
+
+class FoundVariant(Record):
+    """A variant on which all programs agree."""
+
+    values: dict[str, int]
+    answer: Gold
+    by_way: dict[Way, int]
+
+
+class VariantsRecord(Record):
+    """The variants of one problem (`record`)."""
+
+    origin: str
+    origin_sha256: str
+    seed: int
+    found: list[FoundVariant]
+    rejected: list[Rejected]
+    no_variant: str
+
+
+class VariantsResult(Result):
+    """The variants of each problem."""
+
+    SCHEMA = "galahad.isomorph/1"
+    seed: int
+    count: Amount
+    problems: list[VariantsRecord]
+
+    def findings(self, file: str) -> Iterator[Finding]:
+        none = ", ".join(one.origin for one in self.problems if not one.found)
+        n_found = sum(bool(one.found) for one in self.problems)
+        yield Said(
+            "C13",
+            f"{n_found} of {len(self.problems)} problems have a variant on which three programs "
+            "agree" + (f"; none: {none}" if none else ""),
+        )

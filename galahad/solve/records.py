@@ -12,6 +12,7 @@ from typing import Any, Literal
 from galahad.answerer.answerer import SavedPrefix
 from galahad.measure.arm import Grade
 from galahad.measure.energy import Reading, Seconds
+from galahad.measure.engine import EngineRecord
 from galahad.problems.problem import Gold
 from galahad.solve.prompts import Pass
 from galahad.solve.router import Route
@@ -34,15 +35,6 @@ class SuiteRecord(Record):
     name: str
     sha256: str
     problems: dict[str, str]
-
-
-class EngineRecord(Record, omit_defaults=True):
-    """What decides which texts come out (`Answerer.identity`). A server names its model only."""
-
-    engine: str
-    model: str
-    model_sha256: str | None = None
-    n_ctx: Count | None = None
 
 
 class RunHeader(Record, tag_field="kind", tag="run"):

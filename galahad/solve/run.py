@@ -20,11 +20,11 @@ from galahad import sandbox
 from galahad.answerer.answerer import Answerer
 from galahad.measure import energy
 from galahad.measure.arm import Grade
+from galahad.measure.engine import EngineRecord
 from galahad.problems.problem import Problem, Suite
 from galahad.solve import prompts, router, solver
 from galahad.solve.records import (
     Attempt,
-    EngineRecord,
     RunHeader,
     SandboxRecord,
     Session,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from galahad.solve.router import ROUTES, Route
 from galahad.solve.run import grade
 from galahad.solve.solver import PassRecord, RouteRecord
 from taliesin.host import records
+from taliesin.host.findings import Finding, Result, Said
 from taliesin.host.records import Record
 
 
@@ -76,7 +77,7 @@ class JoulesRange(Record):
     high: float
 
 
-class RunFigures(Record):
+class RunFigures(Result):
     """The figures of a run as `galahad solve --json` prints them; `report` and `status` have the
     same fields and more, or without `problems`.
 
@@ -105,6 +106,28 @@ class RunFigures(Record):
     energy: str
     problems: tuple[ProblemResult, ...]
     run: str = ""
+
+    def findings(self, file: str) -> Iterator[Finding]:
+        matrix = ", ".join(
+            f"{n} {key.replace('/', ' and ')}" for key, n in sorted(self.matrix.items())
+        )
+        state = (
+            ""
+            if self.complete
+            else f" (stopped after {self.attempts_done} of {self.attempts_total} attempts)"
+        )
+        yield Said(
+            "C8",
+            f"{self.run}{state}: {self.accuracy.short}; {matrix}; {self.tokens_out} tokens out",
+        )
+
+
+class ReportFigures(RunFigures):
+    """The figures of the first run of `galahad report --json`; `comparison` where there are two."""
+
+    SCHEMA = "galahad.report/1"
+    others: tuple[RunFigures, ...] = ()
+    comparison: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from taliesin.host.findings import Amount, Figure, Fraction
+from taliesin.host.records import Record
 
 Logits = npt.NDArray[np.float32]
 
@@ -55,24 +57,20 @@ def compare(reference: Logits, tested: Logits) -> Pair:
     )
 
 
-@dataclass(frozen=True)
-class Statistics:
+class Statistics(Record):
     """Over `n` sampled pairs. Mann-Whitney U (two-sided, scipy) and Cliff's delta compare the
     log-probabilities that the two runs give to the reference's most likely token; `mann_whitney_p`
     is None where the test is undefined (fewer than 2 pairs, or no variation).
     """
 
-    n: int
-    kl_median: float
-    kl_p99: float
-    kl_max: float
-    argmax_agreement: float
-    mann_whitney_u: float | None
-    mann_whitney_p: float | None
-    cliffs_delta: float | None
-
-    def as_dict(self) -> dict[str, Any]:
-        return dict(self.__dict__)
+    n: Amount
+    kl_median: Figure
+    kl_p99: Figure
+    kl_max: Figure
+    argmax_agreement: Fraction
+    mann_whitney_u: Figure | None
+    mann_whitney_p: Figure | None
+    cliffs_delta: Figure | None
 
 
 def statistics(pairs: Sequence[Pair]) -> Statistics:
@@ -89,12 +87,12 @@ def statistics(pairs: Sequence[Pair]) -> Statistics:
         u, p_value = float(test.statistic), float(test.pvalue)
         delta = 2 * u / (len(ours) * len(theirs)) - 1
     return Statistics(
-        len(pairs),
-        float(np.median(kl)),
-        float(np.quantile(kl, 0.99)),
-        float(kl.max()),
-        sum(p.argmax_equal for p in pairs) / len(pairs),
-        u,
-        p_value,
-        delta,
+        n=len(pairs),
+        kl_median=float(np.median(kl)),
+        kl_p99=float(np.quantile(kl, 0.99)),
+        kl_max=float(kl.max()),
+        argmax_agreement=sum(p.argmax_equal for p in pairs) / len(pairs),
+        mann_whitney_u=u,
+        mann_whitney_p=p_value,
+        cliffs_delta=delta,
     )

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from taliesin.engine import graft, llama
 from taliesin.engine.embedded import Engine, settings_of
 from taliesin.errors import UsageError
+from taliesin.host.records import plain
 from taliesin.prove.equivalence import Logits, Statistics, compare, statistics
 from taliesin.prove.verify import queries
 
@@ -43,8 +44,8 @@ class Shifted:
     def as_dict(self) -> dict[str, Any]:
         return {
             "by": self.by,
-            "moved": self.moved.as_dict(),
-            "control": self.control.as_dict(),
+            "moved": plain(self.moved),
+            "control": plain(self.control),
             "bit_equal": self.bit_equal,
         }
 

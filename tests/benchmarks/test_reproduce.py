@@ -11,6 +11,8 @@ from types import ModuleType
 import pytest
 
 from taliesin.errors import FormatError
+from taliesin.host import records
+from tests.galahad.doubles import an_arm, arm_row
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,29 +48,19 @@ def test_claim_without_a_result_is_not_measured(reproduce: ModuleType, tmp_path:
 
 
 def test_changed_result_changes_the_document(reproduce: ModuleType, tmp_path: Path) -> None:
-    recipe = {
-        "architecture": "llama",
-        "model_sha256": "ab" * 32,
-        "type_k": "f16",
-        "type_v": "f16",
-        "devices": ["CPU"],
-    }
-    shift = {
-        "schema": "taliesin.shift/1",
-        "recipe": recipe,
-        "shifts": [{"statement": "moved by 1: KL 0.01"}],
-    }
+    shift = json.loads((reproduce.RESULTS / "shift_cpu.json").read_bytes())
+    shift["shifts"][0]["statement"] = "moved by 1: KL 0.01"
     (tmp_path / "shift.json").write_text(json.dumps(shift))
     before = reproduce.build(reproduce.load(tmp_path), reproduce.claims())
     assert "moved by 1: KL 0.01 ([shift.json]" in before
-    shift["shifts"] = [{"statement": "moved by 1: KL 0.02"}]
+    shift["shifts"][0]["statement"] = "moved by 1: KL 0.02"
     (tmp_path / "shift.json").write_text(json.dumps(shift))
     assert reproduce.build(reproduce.load(tmp_path), reproduce.claims()) != before
 
 
 def test_result_that_lacks_a_field_is_one_error(reproduce: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "bench.json").write_text('{"schema": "taliesin.bench/1"}')
-    with pytest.raises(FormatError, match="lacks what its schema promises"):
+    with pytest.raises(FormatError, match="a raw result has no field"):
         reproduce.build(reproduce.load(tmp_path), reproduce.claims())
     (tmp_path / "bench.json").write_text("nothing")
     with pytest.raises(FormatError, match="not JSON"):
@@ -84,8 +76,8 @@ def test_result_of_an_unknown_schema_is_listed(reproduce: ModuleType, tmp_path: 
 def test_lines_with_the_same_columns_share_a_table_and_name_their_file(
     reproduce: ModuleType, tmp_path: Path
 ) -> None:
-    row = {"id": "a", "grade": "right", "cause": "answer", "n_out": 3, "seconds": 0.5, "detail": {}}
-    arm = {"schema": "galahad.arm/1", "kind": "recall", "engine": {"model": "m"}, "rows": [row]}
+    row = arm_row("a", "right", 3)
+    arm = records.plain(an_arm("recall", [row]))
     (tmp_path / "gpu").mkdir()
     for name in ("recall.json", "gpu/recall.json", "control-bank.json"):
         (tmp_path / name).write_text(json.dumps(arm))
@@ -93,7 +85,7 @@ def test_lines_with_the_same_columns_share_a_table_and_name_their_file(
     table = text[text.index("## C10") : text.index("## C11")]
     assert table.count("| model | arm |") == 1
     assert (
-        "| 1/1 = 100.0% | 3 | 500.0 ms | - | [recall.json](../benchmarks/results/gpu/recall.json) |"
+        "| 1/1 = 100.0% | 3 | 2.0 s | - | [recall.json](../benchmarks/results/gpu/recall.json) |"
         in table
     )
     assert "control-bank" not in table

@@ -23,9 +23,9 @@ from galahad.answerer.answerer import (
 from galahad.livebench.records import Answer, RunSettings, Said
 from galahad.measure.arm import Arm, Grade, Row
 from galahad.measure.energy import Reading
+from galahad.measure.engine import EngineRecord
 from galahad.solve.records import (
     Attempt,
-    EngineRecord,
     RunHeader,
     SandboxRecord,
     Session,
@@ -252,7 +252,7 @@ def arm_row(id_: str, grade: Grade, n_out: int, sha256: str = "", **detail: obje
 
 
 def an_arm(kind: str, rows: list[Row], energy: Reading | None = None) -> Arm:
-    return Arm.of(kind, {"model": "m"}, {}, rows, energy or reading())
+    return Arm.of(kind, {"engine": "scripted", "model": "m"}, {}, rows, energy or reading())
 
 
 def livebench_said(right: bool, score: float = 0.0, cut: bool = False, n_out: int = 10) -> Said:

@@ -18,9 +18,10 @@ import pytest
 from galahad import cli
 from galahad.evidence import compare, findings, page
 from galahad.livebench import run as livebench
+from galahad.measure.engine import EngineRecord
 from galahad.solve import log as runlog
 from galahad.solve import summary as report
-from galahad.solve.records import EngineRecord, SuiteRecord
+from galahad.solve.records import SuiteRecord
 from galahad.solve.solver import Settings
 from galahad.solve.summary import Summary
 from galahad.solve.writer import RunLog
@@ -200,7 +201,7 @@ def test_livebench_says_both_arms_and_whether_they_differ() -> None:
 def test_what_is_no_raw_result_is_refused() -> None:
     with pytest.raises(UsageError, match="no section"):
         page.page([], None, [("x.json", {"schema": "odd/1"})])
-    with pytest.raises(FormatError, match="lacks what its schema promises"):
+    with pytest.raises(FormatError, match="a raw result has no field"):
         page.page([], None, [("x.json", {"schema": "taliesin.bench/1"})])
 
 

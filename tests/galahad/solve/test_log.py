@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from galahad.errors import RunLogError
 from galahad.measure.canonical import canonical
+from galahad.measure.engine import EngineRecord
 from galahad.solve import log as runlog
 from galahad.solve import markdown, summary, writer
 from galahad.solve.log import LOG, TRANSCRIPTS, Run
-from galahad.solve.records import Attempt, EngineRecord, Key, SuiteRecord
+from galahad.solve.records import Attempt, Key, SuiteRecord
 from galahad.solve.solver import Settings
 from galahad.solve.writer import RunLog
 from taliesin.errors import StoreFull, UsageError

@@ -212,4 +212,6 @@ def test_reports_read_what_verify_and_shift_print(
     shifted = taliesin("shift", "lamp", "--by", "1", "--queries", "1", "--json")
     for done, claim in ((verified, "C1"), (shifted, "C3")):
         assert done.returncode == 0, done.stderr
-        assert claim in [finding.claim for finding in findings.of(json.loads(done.stdout))]
+        assert claim in [
+            finding.claim for finding in findings.of(json.loads(done.stdout), "x.json")
+        ]
